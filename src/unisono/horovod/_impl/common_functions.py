@@ -47,26 +47,32 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:  # noqa: A
 
 
 def mpi_built(verbose: bool = False) -> bool:  # noqa: ARG001 -- as programs call it, here and below
+    """Whether MPI could carry the tensors. Local."""
     return basics.mpi_built()
 
 
 def gloo_built(verbose: bool = False) -> bool:  # noqa: ARG001
+    """Whether this PyTorch has gloo. Local."""
     return basics.gloo_built()
 
 
 def nccl_built(verbose: bool = False) -> int:  # noqa: ARG001
+    """Returns 0: tensors of GPUs pass through the host. Local."""
     return basics.nccl_built()
 
 
 def ddl_built(verbose: bool = False) -> bool:  # noqa: ARG001
+    """Returns False: there is no DDL here. Local."""
     return basics.ddl_built()
 
 
 def ccl_built(verbose: bool = False) -> bool:  # noqa: ARG001
+    """Returns False: there is no oneCCL here. Local."""
     return basics.ccl_built()
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether a number of ranks is a power of two; False for 0. Pure."""
     return num_rank > 0 and not num_rank & (num_rank - 1)
 
 
@@ -78,6 +84,7 @@ def split_list(l: Sequence[T], n: int) -> list[list[T]]:  # noqa: E741 -- as pro
 
 
 def is_iterable(x: object) -> bool:
+    """Whether a value can be iterated over. Pure."""
     return isinstance(x, Iterable)
 
 
@@ -85,9 +92,10 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """Whether version `ver` is `target` ("1.2.3") or later."""
     if not re.fullmatch(r"\d+\.\d+\.\d+", target):
         raise ValueError(f'target must be a version like "1.2.3"; received {target!r}')
-    return _numbers(ver) >= _numbers(target)
+    return _version_numbers(ver) >= _version_numbers(target)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
+    """Returns the first three numbers of a version, with zeros for those that are missing."""
     found = re.findall(r"\d+", version.split("+")[0])[:3]
     return tuple(int(part) for part in (*found, 0, 0, 0)[:3])

@@ -29,12 +29,13 @@ def as_array(tensor: Tensor, like: np.dtype | None = None) -> np.ndarray:
     held = tensor.detach().cpu()
     if held.dtype == torch.bfloat16:
         plain: np.ndarray = held.view(torch.int16).numpy()
-        return plain.view(_bfloat16() if like is None else like)
+        return plain.view(_bfloat16_dtype() if like is None else like)
     array: np.ndarray = held.numpy()
     return array
 
 
-def _bfloat16() -> np.dtype:
+def _bfloat16_dtype() -> np.dtype:
+    """Returns NumPy's type for bfloat16, which comes from the package ml_dtypes."""
     import ml_dtypes
 
     dtype: np.dtype = np.dtype(ml_dtypes.bfloat16)

@@ -80,7 +80,7 @@ class Play:
 
     def tell(self, number: int, what: str, *more: str) -> None:
         generation = self.workers[number].generation
-        self.job._on_message(number, ("ready",) if what == "ready" else (what, generation, *more))
+        self.job._on_worker_message(number, ("ready",) if what == "ready" else (what, generation, *more))
         self.turn()
 
     def is_killed(self, number: int) -> bool:

@@ -572,7 +572,7 @@ def test_an_unknown_message_of_the_driver_ends_the_worker(
     monkeypatch.setattr(os, "_exit", done.append)
     with ours, theirs:
         theirs.send(b"!")
-        connection_module.DriverConnection()._listen(channel)
+        connection_module.DriverConnection()._listen_to_driver(channel)
     assert done == [signal.SIGTERM, connection_module.END_S, 1]
     assert "the driver said what is unknown" in capsys.readouterr().err
 
@@ -656,11 +656,11 @@ def test_after_a_loss_no_rank_is_accused_of_a_stall(capsys: pytest.CaptureFixtur
     entry: Any = Mock(began_at=0.0, **{"done.return_value": False, "request.kind": "allreduce"})
     entry.request.name = "x"
     channel: Any = types.SimpleNamespace(ranks=(0, 1), title="set", waiting=lambda: [entry])
-    assert watch._report(channel, [entry], {}) == [entry]
+    assert watch._print_report(channel, [entry], {}) == [entry]
     assert "x: missing on ranks 0, 1" in capsys.readouterr().err
     control.lost = {1: "it shut down"}
-    assert watch._report(channel, [entry], {}) == []
-    watch._check(channel, set(), 100.0)  # asks nobody: `control` could not answer
+    assert watch._print_report(channel, [entry], {}) == []
+    watch._check_channel(channel, set(), 100.0)  # asks nobody: `control` could not answer
     assert not capsys.readouterr().err
 
 

@@ -18,16 +18,16 @@ from unisono.horovod._impl.launching import run_function as function
 
 
 def test_a_switch_takes_no_value_and_0_switches_it_off() -> None:
-    assert [function._words("--verbose", value) for value in (None, 0, False, 2, True)] == [
+    assert [function._option_words("--verbose", value) for value in (None, 0, False, 2, True)] == [
         [],
         [],
         [],
         ["--verbose"],
         ["--verbose"],
     ]
-    assert function._words("--mpi", 0) == []
-    assert function._words("--reset-limit", 0) == ["--reset-limit", "0"]
-    assert function._words("--hosts", None) == []
+    assert function._option_words("--mpi", 0) == []
+    assert function._option_words("--reset-limit", 0) == ["--reset-limit", "0"]
+    assert function._option_words("--hosts", None) == []
 
 
 def test_arguments_come_in_the_order_of_horovod() -> None:

@@ -67,6 +67,7 @@ class Blacklist:
             del self._records[host]
 
     def allows(self, host: str, now: float) -> bool:
+        """Whether a host may get new workers now."""
         record = self._records.get(host)
         return record is None or record.rests_until <= now
 

@@ -69,7 +69,7 @@ class DriverConnection:
     def wait_for_assignment(self) -> RankAssignment:
         """Asks for a rank in a new generation and waits for it. Ends the process quietly if the driver has none for this worker any
         more. Blocking."""
-        channel = self._open()
+        channel = self._connected_channel()
         with self._changed:
             self._assignment = None
             channel.send(encode(("ready",)))
@@ -87,26 +87,26 @@ class DriverConnection:
 
     def report_joined(self) -> None:
         """Reports that the communicators of our generation are connected. Local, not blocking."""
-        self._report("joined")
+        self._send_report("joined")
 
     def report_synced(self) -> None:
         """Reports that this worker now holds the state of the job. Local, not blocking."""
-        self._report("synced")
+        self._send_report("synced")
 
     def report_commit(self) -> None:
         """Reports a commit; only the first of a generation is sent. Local, not blocking."""
         assignment = self._assignment
         if assignment is not None and assignment.generation != self._committed_in:
             self._committed_in = assignment.generation
-            self._report("committed")
+            self._send_report("committed")
 
     def report_finished(self) -> None:
         """Reports that the training has ended. Local, not blocking."""
-        self._report("finished")
+        self._send_report("finished")
 
     def report_failed(self, reason: str) -> None:
         """Reports why this worker is about to ask for a new rank. Local, not blocking."""
-        self._report("failed", reason)
+        self._send_report("failed", reason)
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
@@ -121,19 +121,23 @@ class DriverConnection:
 
     # ---- the connection ----------------------------------------------------------------------------------------------
 
-    def _open(self) -> Channel:
+    def _connected_channel(self) -> Channel:
+        """Returns the channel to the driver, connected at the first call with a thread that listens to it."""
         if self._channel is None:
             assert self._driver is not None
             self._channel = _connect(self._driver)
-            threading.Thread(target=self._listen, args=(self._channel,), name="unisono-elastic", daemon=True).start()
+            threading.Thread(target=self._listen_to_driver, args=(self._channel,), name="unisono-elastic", daemon=True).start()
         return self._channel
 
-    def _report(self, what: str, *more: Any) -> None:
+    def _send_report(self, what: str, *more: Any) -> None:
+        """Sends the driver a message on the present generation; nothing without a driver or an assignment."""
         assignment = self._assignment
         if self._channel is not None and assignment is not None:
             self._channel.send(encode((what, assignment.generation, *more)))
 
-    def _listen(self, channel: Channel) -> None:
+    def _listen_to_driver(self, channel: Channel) -> None:
+        """The listening thread: handles the driver's messages. When the driver is lost it ends this process, unless the worker was
+        dismissed."""
         poller = select.poll()
         poller.register(channel.sock, select.POLLIN)
         try:
@@ -155,6 +159,8 @@ class DriverConnection:
             os._exit(1)
 
     def _handle(self, message: Any) -> None:
+        """Takes in a message of the driver: ranks, a cancelled generation, a change of hosts or a dismissal; `CommError` for
+        others."""
         with self._changed:
             match message:
                 case ("seat", dict(plain)):

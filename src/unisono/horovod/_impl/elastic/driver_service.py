@@ -55,6 +55,7 @@ class Service:
         self._listener.close()
 
     def _accept(self) -> None:
+        """Accepts a connection, which must authenticate; closes the oldest of the unauthenticated ones if there are too many."""
         try:
             sock, _ = self._listener.accept()
             set_tcp_options(sock)
@@ -99,35 +100,40 @@ class _WorkerConnection:
         selector.register(sock, selectors.EVENT_READ, self._serve)
 
     def send(self, message: bytes) -> None:
+        """Sends bytes to the worker, later if the socket is full now. Not blocking."""
         self._channel.send(message)
-        self._watch()
+        self._watch_socket()
 
     def close(self) -> None:
+        """Closes the connection. Idempotent."""
         if not self._closed:
             self._closed = True
             self._selector.unregister(self._channel.sock)
             self._channel.close()
 
-    def _watch(self) -> None:
+    def _watch_socket(self) -> None:
+        """Makes the selector call `_serve` when the socket can be read, or written while something is unsent."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.has_unsent else 0)
         self._selector.modify(self._channel.sock, events, self._serve)
 
     def _serve(self) -> None:
+        """Sends and receives what is possible now; a connection that has ended or failed is dropped."""
         if self._closed:
             return
         try:
             self._channel.flush()
             for message in self._channel.receive():
-                self._receive(message)
+                self._handle_message(message)
         except (OSError, CommError, HandshakeFailed):
             self._service.drop(self)
             return
         if self._channel.ended:
             self._service.drop(self)
         elif not self._closed:
-            self._watch()
+            self._watch_socket()
 
-    def _receive(self, message: bytes) -> None:
+    def _handle_message(self, message: bytes) -> None:
+        """Takes the next step of the authentication, or passes on the message of an authenticated worker."""
         if self.worker is not None:
             self._service.on_message(self.worker, decode(message))
         elif not self._challenge.answered:
@@ -143,6 +149,7 @@ class _WorkerConnection:
 
 
 def _listener(everywhere: bool) -> socket.socket:
+    """Returns a listening socket on a free port, of this machine only or of all its interfaces."""
     if not everywhere:
         return socket.create_server(("127.0.0.1", 0), backlog=1024)
     if socket.has_dualstack_ipv6():

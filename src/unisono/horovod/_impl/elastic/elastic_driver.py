@@ -71,17 +71,20 @@ class _DiscoveryBridge:
         self._discovery.start()
 
     def close(self) -> None:
+        """Ends the discovery and closes both sockets."""
         self._discovery.close()
         self._selector.unregister(self._ear)
         self._bell.close()
         self._ear.close()
 
     def _on_change(self, change: Change) -> None:
+        """Keeps an answer and wakes the driver's thread. Called by the thread of the discovery."""
         self._answers.append(change)
         with suppress(BlockingIOError):  # full: it will wake up anyhow
             self._bell.send(b"!")
 
     def _deliver(self) -> None:
+        """Passes all answers on to the job. Called in the driver's thread."""
         with suppress(BlockingIOError):
             self._ear.recv(64)
         while self._answers:

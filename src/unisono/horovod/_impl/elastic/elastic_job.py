@@ -29,7 +29,7 @@ from unisono.horovod._impl.elastic.elastic_worker import (
 from unisono.horovod._impl.elastic.first_generation import FirstStart
 from unisono.horovod._impl.elastic.host_discovery import Change, difference
 from unisono.horovod._impl.elastic.rank_assignment import Candidate, assign_ranks
-from unisono.horovod._impl.elastic.stragglers import STALLED, straggler_limit_s, stuck_members, why_killed
+from unisono.horovod._impl.elastic.stragglers import STALLED, straggler_limit_s, stuck_members, stuck_message
 from unisono.horovod._impl.elastic.waiting_limits import WaitingLimits
 from unisono.horovod._impl.elastic.worker_environment import ADDED, REMOVED, DriverAddress, worker_environment
 from unisono.horovod._impl.elastic.worker_hosts import Hosts, own_name
@@ -42,8 +42,7 @@ from unisono.launch.world import STOP_SIGNALS, World
 
 
 class ElasticJob(World):
-    """The state machine of an elastic job. `run` blocks until the job is over. All state changes in its thread, after each
-    event."""
+    """The state machine of an elastic job. `run` blocks until the job is over. All state changes in its thread."""
 
     def __init__(
         self,
@@ -56,12 +55,12 @@ class ElasticJob(World):
         secret: str,
     ) -> None:
         self._processes: list[RankProcess] = []
-        super().__init__(self._processes, selector, inbox, orphan_guard, console, "continue", self._never)
+        super().__init__(self._processes, selector, inbox, orphan_guard, console, "continue", self._refuse_revival)
         self._plan = plan
         self._hosts = hosts
         self._secret = secret
         everywhere = plan.discovery_script is not None or not all(is_here(host) for host, _ in plan.hosts)
-        self._service = Service(selector, secret, everywhere, self._on_message)
+        self._service = Service(selector, secret, everywhere, self._on_worker_message)
         self._blacklist = Blacklist(plan.cooldown_range, random.random)
         self._available: dict[str, int] = {} if plan.discovery_script else dict(plan.hosts)
         self._was_told_hosts = False
@@ -86,7 +85,7 @@ class ElasticJob(World):
         self._announced_at = 0.0
         self._invited: set[int] = set()
         """The newcomers that were announced to the present generation."""
-        self._after(0.0, self._tick)
+        self._after(0.0, self._wake_at_intervals)
 
     # ---- what comes from outside -------------------------------------------------------------------------------------
 
@@ -124,7 +123,8 @@ class ElasticJob(World):
         """Closes all connections. Local."""
         self._service.close()
 
-    def _on_message(self, number: int, message: Any) -> None:
+    def _on_worker_message(self, number: int, message: Any) -> None:
+        """Takes in what a worker reports: ready, joined, synced, committed, finished or failed; others are ignored."""
         worker = self._workers.get(number)
         if worker is None:
             return
@@ -201,7 +201,7 @@ class ElasticJob(World):
             self._console.say(f"{worker} {worker.exit_text} while others had come to the end")
             return
         if rank.code == MISTAKE and not self._state_exists:
-            self._end(f"{worker} {worker.exit_text}, which says that it was started wrongly, so another would too", MISTAKE)
+            self._end_job(f"{worker} {worker.exit_text}, which says that it was started wrongly, so another would too", MISTAKE)
             return
         # Shells, ssh and srun tell of a signal by a code.
         killed = rank.code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
@@ -292,23 +292,23 @@ class ElasticJob(World):
         if self._state_exists and not any(worker.has_state for worker in ready):
             return
         if self._plan.reset_limit is not None and self._num_generations > self._plan.reset_limit:
-            self._end(f"the workers have begun again {self._plan.reset_limit} times, which is the limit (--reset-limit)")
+            self._end_job(f"the workers have begun again {self._plan.reset_limit} times, which is the limit (--reset-limit)")
             return
         if self._now.is_whole and self._now.why and not self._now.committed:
             self._num_futile += 1
             if self._num_futile >= MOST_FUTILE:
-                self._end(
+                self._end_job(
                     f"{MOST_FUTILE} generations failed without a commit although nobody died, so another would too: {self._now.why}"
                 )
                 return
         if not self._now.is_whole and self._now.lost is None:
             self._num_false_starts += 1
             if self._num_false_starts >= MOST_FALSE_STARTS:
-                self._end(f"the workers could not meet {MOST_FALSE_STARTS} times in a row: {self._now.why}")
+                self._end_job(f"the workers could not meet {MOST_FALSE_STARTS} times in a row: {self._now.why}")
                 return
             if self._num_false_starts >= MOST_WITH_STRANGERS:
                 ready = self._without_strangers(ready, least)
-        self._begin(ready)
+        self._begin_generation(ready)
 
     def _waits_for_more(self, ready: list[Worker]) -> bool:
         """Whether the first generation waits for more workers; says so if it begins with fewer than were asked for."""
@@ -328,11 +328,11 @@ class ElasticJob(World):
         limit_s = straggler_limit_s(self._now.stalled, self._plan.elastic_timeout_s)
         for worker in stuck_members(self._workers.members_of(self._now), limit_s, monotonic()):
             worker.given_up = True
-            self._console.say(why_killed(worker, limit_s, self._now.stalled))
+            self._console.say(stuck_message(worker, limit_s, self._now.stalled))
             worker.process.send_to_group(signal.SIGKILL)
 
     def _without_strangers(self, ready: list[Worker], least: int) -> list[Worker]:
-        """The workers that have met others before, if they are enough: the network may separate a new host from them."""
+        """Dismisses workers that have met no others, if the rest are enough: the network may separate them. Returns the rest."""
         known = [worker for worker in ready if worker.has_joined]
         enough = len(known) >= least and any(worker.has_state for worker in known)
         for worker in ready if enough else ():
@@ -362,7 +362,7 @@ class ElasticJob(World):
             self._invited = {one.number for one in new}
             self._announce_hosts(ADDED)
 
-    def _begin(self, ready: list[Worker]) -> None:
+    def _begin_generation(self, ready: list[Worker]) -> None:
         number = self._num_generations
         self._num_generations += 1
         candidates = [Candidate(one.number, one.host, one.slot, one.has_state, one.since) for one in ready]
@@ -396,21 +396,21 @@ class ElasticJob(World):
         # A member that is still at work may have the state, with its report on the way.
         asked = all(worker.ready for worker in self._workers.members_of(self._now))
         if self._state_exists and asked and not self._workers.state_holders():
-            self._end("no worker is left that holds the state of the job, so there is nothing to go on from; start it again")
+            self._end_job("no worker is left that holds the state of the job, so there is nothing to go on from; start it again")
             return
         usable = [host for host in self._available if self._blacklist.allows(host, monotonic())]
         fixed = self._plan.discovery_script is None
         if len(self._workers) < self._plan.min_num_proc and not usable and fixed and self._blacklist.is_hopeless(self._available):
-            self._end(
+            self._end_job(
                 f"{worker_count(len(self._workers))} left, fewer than --min-np {self._plan.min_num_proc}, and no host gets new "
                 "ones; see what the workers said"
             )
             return
         why = self._limits.why_end(len(self._workers.present(self._now)), monotonic())
         if why is not None:
-            self._end(why)
+            self._end_job(why)
 
-    def _end(self, why: str, code: int = 1) -> None:
+    def _end_job(self, why: str, code: int = 1) -> None:
         self._over = True
         self._code = self._code or code
         self._console.say(f"{why}; the job ends")
@@ -429,10 +429,10 @@ class ElasticJob(World):
         for member in self._workers.members_of(self._now):
             self._service.send(member.number, "hosts", self._announced_at, change)
 
-    def _tick(self) -> None:
+    def _wake_at_intervals(self) -> None:
         """Wakes the job at intervals, for hosts that may be used again and for waits that are too long."""
-        self._after(TICK_S, self._tick)
+        self._after(TICK_S, self._wake_at_intervals)
 
     @staticmethod
-    def _never() -> RankProcess:
+    def _refuse_revival() -> RankProcess:
         raise AssertionError("workers of an elastic job are not revived as ranks")

@@ -56,5 +56,6 @@ def begin_again() -> None:
 
 
 def run(func: Callable[..., Result]) -> Callable[..., Result]:
-    """The decorator `hvd.elastic.run`, for frameworks whose errors need no translation."""
+    """Returns a `func(state, ...)` that survives the loss of workers: the decorator `hvd.elastic.run`, for frameworks whose errors
+    need no translation."""
     return run_fn(func, begin_again)

@@ -56,6 +56,7 @@ class Worker:
 
     @property
     def exit_text(self) -> str:
+        """Returns how the process ended, for messages."""
         return self.process.describe_exit().partition(f"rank {self.number} ")[2]
 
 
@@ -96,6 +97,7 @@ class WorkerTable(dict[int, Worker]):
         return [one for one in self.ready() if one.generation != generation.number]
 
     def staying(self) -> list[Worker]:
+        """The workers that are neither dismissed nor on a host that goes."""
         return [one for one in self.values() if not (one.dismissed or one.leaving)]
 
     def present(self, generation: Generation) -> list[Worker]:
@@ -121,7 +123,7 @@ class WorkerTable(dict[int, Worker]):
         state_holders = len(self.state_holders())
         if state_holders >= least:
             since = "from the last commit" if has_committed else "without any commit"
-            return f"{_continuing(len(self.members_of(generation)))} on {since}"
+            return f"{_continuing_text(len(self.members_of(generation)))} on {since}"
         return f"{worker_count(state_holders)} left with the state of the job, fewer than --min-np {least}"
 
     def hosts_with_room(self, available: Mapping[str, int]) -> list[str]:
@@ -139,6 +141,6 @@ def worker_count(number: int) -> str:
     return f"{number} worker{'' if number == 1 else 's'}"
 
 
-def _continuing(number: int) -> str:
+def _continuing_text(number: int) -> str:
     """Returns "1 worker goes" or "3 workers go". Pure."""
     return f"{worker_count(number)} {'goes' if number == 1 else 'go'}"

@@ -93,7 +93,7 @@ class Discovery:
         self._on_change = on_change
         self._over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._run, name="unisono-discovery", daemon=True)
+        self._thread = threading.Thread(target=self._ask_at_intervals, name="unisono-discovery", daemon=True)
 
     def start(self) -> None:
         """Starts the thread. Local."""
@@ -106,7 +106,8 @@ class Discovery:
             _kill(self._process)
         self._thread.join()
 
-    def _run(self) -> None:
+    def _ask_at_intervals(self) -> None:
+        """The thread: asks the script at intervals and passes on the answers that are news."""
         last: Change | None = None
         while not self._over.is_set():
             change = self.ask_script()

@@ -28,7 +28,7 @@ def stuck_members(members: Sequence[Worker], limit_s: float, now: float) -> list
     return [one for one in members if not (one.ready or one.finished or one.given_up)]
 
 
-def why_killed(worker: Worker, limit_s: float, stalled: bool) -> str:
-    """Returns the message on a member that is killed. Pure."""
+def stuck_message(worker: Worker, limit_s: float, stalled: bool) -> str:
+    """Returns the message that a member is stuck and is killed. Pure."""
     since = "the stall check ended the communication" if stalled else "others left this generation (--elastic-timeout)"
     return f"{worker} is stuck: it lives, but has not come back for {limit_s:g} s since {since}; it is killed"

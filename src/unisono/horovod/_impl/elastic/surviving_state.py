@@ -113,6 +113,7 @@ class ObjectState(State):
             self._save_values()
 
     def _save_values(self) -> None:
+        """Copies the values alone, for subclasses that copy more."""
         self._saved_state = copy_attributes({name: getattr(self, name) for name in self._saved_state})
 
 

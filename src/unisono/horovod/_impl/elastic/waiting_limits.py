@@ -51,6 +51,7 @@ class WaitingLimits:
         return self.timeout_s if self.start_timeout_s is None else self.start_timeout_s
 
     def waited_s(self, now: float) -> float:
+        """Seconds for which no generation has been at work; 0 while one is."""
         return 0.0 if self.waits_since is None else now - self.waits_since
 
     def start_waiting(self, now: float) -> None:
@@ -60,6 +61,7 @@ class WaitingLimits:
             self._num_stillborn = 0
 
     def is_late(self, now: float) -> bool:
+        """Whether started workers have not all called `hvd.init()` within the limit."""
         return self.waits_since is not None and self.waited_s(now) >= self.start_s
 
     def on_generation_begin(self) -> None:
@@ -69,7 +71,7 @@ class WaitingLimits:
         self._num_stillborn = 0
 
     def on_commit(self) -> None:
-        """Notes a commit."""
+        """Notes a commit: generations that failed before it no longer count."""
         self._num_in_vain = 0
         self._in_vain_s = 0.0
 

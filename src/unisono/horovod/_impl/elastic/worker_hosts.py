@@ -66,6 +66,8 @@ class RealHosts:
     logs: Path | None
 
     def start(self, host: str, slot: int, env: Mapping[str, str]) -> RankProcess:
+        """Starts a worker: here, through srun inside a SLURM allocation, or through ssh. Raises `UsageError` if that is not
+        possible."""
         number = int(env[WORKER])
         script: bytes | None = None
         arguments: Sequence[str] = self.plan.command

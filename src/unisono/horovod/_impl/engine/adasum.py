@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def adasum(parts: Sequence[Tensor]) -> Tensor:
-    """Combines the tensors of all ranks, given in the order of ranks."""
+    """Returns the Adasum of the tensors of all ranks, given in the order of ranks."""
     level = [part.to(torch.float64) for part in parts]
     while len(level) > 1:
         pairs = [combine(first, second) for first, second in zip(level[::2], level[1::2], strict=False)]
@@ -25,7 +25,7 @@ def adasum(parts: Sequence[Tensor]) -> Tensor:
 
 
 def combine(first: Tensor, second: Tensor) -> Tensor:
-    """Combines two vectors; a vector of zeros leaves the other as it is."""
+    """Returns the Adasum of two vectors; a vector of zeros leaves the other as it is."""
     dot = torch.dot(first, second)
     lengths = torch.dot(first, first), torch.dot(second, second)
     shares = [1.0 - dot / (2.0 * length) if length else 1.0 for length in lengths]

@@ -19,7 +19,7 @@ from unisono.horovod._impl.engine.operation_request import (
 class Agreement:
     """One agreed operation, the same on all ranks of the set; immutable."""
 
-    __slots__ = ("companions", "error", "first", "joined", "last_joined", "name", "num_bytes", "requests")
+    __slots__ = ("error", "first", "fusion_key", "joined", "last_joined", "name", "num_bytes", "requests")
 
     def __init__(
         self,
@@ -38,14 +38,15 @@ class Agreement:
         self.first = next(request for request in requests if request is not None)
         """The request of the first rank that made one: what must be alike is alike in all of them."""
         self.name = self.first.name
-        self.companions = None if error is not None else _companions(self.first)
+        self.fusion_key = None if error is not None else _fusion_key(self.first)
         """What agreements that travel together have in common; None for one that travels alone."""
         gathered = [request.num_bytes for request in requests if request is not None]
         self.num_bytes = sum(gathered) if self.first.kind == ALLGATHER else gathered[0]
         """Of the buffer that it needs."""
 
 
-def _companions(request: Request) -> Hashable:
+def _fusion_key(request: Request) -> Hashable:
+    """Returns what operations must have in common to be carried out together; None for one that is carried out alone."""
     dtypes = {dtype for dtype, _ in request.parts}
     if request.kind in (ALLREDUCE, REDUCESCATTER) and len(dtypes) == 1:
         return request.kind, request.op, request.prescale, request.postscale, *dtypes

@@ -33,6 +33,7 @@ class Cache:
         return self._by_name.get(name)
 
     def at(self, slot: int) -> Agreement:
+        """Returns the agreement in a slot, which must not be empty; it does not count as used."""
         held = self._slots[slot]
         assert held is not None, f"slot {slot} is empty"
         return held

@@ -70,29 +70,32 @@ class Carrier:
         for entry, written in carry(bucket, entries):
             deliver(entry, written)
 
-    def _entry(self, agreement: Agreement, entries: Entries) -> Entry | None:
-        """The entry that this rank has submitted; None only if it has joined. Zeros in place of lost data would falsify the results
-        of all others, so lost data is an error."""
+    def _entry_or_none(self, agreement: Agreement, entries: Entries) -> Entry | None:
+        """Returns the entry that this rank has submitted; None only if it has joined. Zeros in place of lost data would falsify the
+        results of all others, so lost data is an error."""
         entry = entries.get(agreement.name)
         if entry is None and self._comm.rank not in agreement.joined:
             raise HorovodInternalError(f"{agreement.name} was agreed on, but is not in flight on this rank any more")
         return entry
 
-    def _own(self, agreement: Agreement, entries: Entries) -> Entry:
-        entry = self._entry(agreement, entries)
+    def _own_entry(self, agreement: Agreement, entries: Entries) -> Entry:
+        """Returns the entry of this rank for an operation that is refused where a rank has joined, so that there is one."""
+        entry = self._entry_or_none(agreement, entries)
         assert entry is not None, f"{agreement.name} is refused where a rank has joined"
         return entry
 
     # ---- reductions ------------------------------------------------------------------------------------------------
 
     def _allreduce(self, bucket: Sequence[Agreement], entries: Entries) -> Written:
+        """Reduces the tensors of a bucket, those of one type as one vector; ranks that have joined add zeros. Returns the entries
+        with their results."""
         ins: list[Tensor] = []
         outs: list[Tensor] = []
         written: list[tuple[Entry, list[Tensor]]] = []
         for agreement in bucket:
-            entry = self._entry(agreement, entries)
+            entry = self._entry_or_none(agreement, entries)
             if entry is None:
-                held = wanted = _zeros(agreement.first)
+                held = wanted = _zeros_like_request(agreement.first)
             else:
                 held = sources(entry)
                 wanted = targets(entry, held)
@@ -119,7 +122,7 @@ class Carrier:
         if vector.numel():
             self._timeline.on_send(ALLREDUCE)
             scale(vector, request.prescale)
-            self._reduce(vector, lengths, request.op)
+            self._reduce_vector(vector, lengths, request.op)
             finish_reduction(vector, request.postscale, self._comm.size if request.op == ReduceOp.AVERAGE else 1)
         if alone:
             increment_version(vector)  # autograd must hear of it, as it does where values are copied
@@ -127,11 +130,12 @@ class Carrier:
             self._timeline.on_copy_out()
             torch._foreach_copy_(outs, list(vector.split_with_sizes(lengths)))
 
-    def _reduce(self, vector: Tensor, lengths: Sequence[int], op: int) -> None:
+    def _reduce_vector(self, vector: Tensor, lengths: Sequence[int], op: int) -> None:
+        """Reduces a vector over the ranks, in place. Adasum treats each of its tensors, whose `lengths` are given, by itself."""
         if op in _ENGINE_OPS:
             self._comm.allreduce(vector, _ENGINE_OPS[op])
         elif op == ReduceOp.ADASUM:
-            rows = self._everybodys(vector)
+            rows = self._gather_vectors(vector)
             begin = 0
             for length in lengths:
                 part = slice(begin, begin + length)
@@ -140,19 +144,19 @@ class Carrier:
         else:
             step = max(1, GATHERED_BYTES // vector.element_size() // self._comm.size)
             for piece in torch.split(vector, step):
-                product(piece, self._everybodys(piece))
+                product(piece, self._gather_vectors(piece))
 
-    def _everybodys(self, vector: Tensor) -> Tensor:
-        """A row for each rank; valid until the next call."""
+    def _gather_vectors(self, vector: Tensor) -> Tensor:
+        """Returns the vectors of all ranks, a row for each rank; valid until the next call."""
         out = self._gathered.get(self._comm.size * vector.numel(), vector.dtype)
         self._comm.allgather(out, vector)
         return out.view(self._comm.size, -1)
 
     def _reducescatter(self, bucket: Sequence[Agreement], entries: Entries) -> Written:
         """Scatters tensors of one type as one vector: the rows of all tensors for the first rank, then those for the second, and so
-        on."""
-        owned = [self._own(agreement, entries) for agreement in bucket]
-        written = [(entry, _new_scattered(entry, self._comm)) for entry in owned]
+        on. Returns the entries with their results."""
+        owned = [self._own_entry(agreement, entries) for agreement in bucket]
+        written = [(entry, _new_row_outputs(entry, self._comm)) for entry in owned]
         by_type: dict[torch.dtype, list[tuple[Tensor, Tensor, list[int]]]] = {}
         for entry, outs in written:
             for source, out, (_, shape) in zip(sources(entry), outs, entry.request.parts, strict=True):
@@ -163,6 +167,8 @@ class Carrier:
         return written
 
     def _scatter_together(self, triples: Sequence[tuple[Tensor, Tensor, list[int]]], request: Request) -> None:
+        """Reduces tensors of one type as one vector and writes this rank's rows. Each triple is a tensor, its output, and how many
+        of its numbers each rank gets."""
         counts = [sum(column) for column in zip(*(lengths for _, _, lengths in triples), strict=True)]
         if not sum(counts):
             return
@@ -185,11 +191,12 @@ class Carrier:
     # ---- copies ----------------------------------------------------------------------------------------------------
 
     def _broadcast(self, bucket: Sequence[Agreement], entries: Entries) -> Written:
+        """Broadcasts the tensors of a bucket from their common root, all at once. Returns the entries with their results."""
         root = self._ranks.index(bucket[0].first.root)
         moved: list[Tensor] = []
         written: list[tuple[Entry, list[Tensor]]] = []
         for agreement in bucket:
-            entry = self._own(agreement, entries)
+            entry = self._own_entry(agreement, entries)
             ins = sources(entry)
             outs = targets(entry, ins)
             if self._comm.rank == root:
@@ -205,11 +212,12 @@ class Carrier:
         return written
 
     def _allgather(self, bucket: Sequence[Agreement], entries: Entries) -> Written:
-        """Gathers each rank's rows of all tensors as one vector of bytes; a single tensor directly into its output."""
+        """Gathers each rank's rows of all tensors as one vector of bytes; a single tensor directly into its output. Returns the
+        entries with their results."""
         written: list[tuple[Entry, list[Tensor]]] = []
         rows_of: list[list[int]] = []
         for agreement in bucket:
-            entry, outs = self._own(agreement, entries), []
+            entry, outs = self._own_entry(agreement, entries), []
             for position, (dtype, shape) in enumerate(agreement.first.parts):
                 rows = [request.parts[position][1][0] for request in agreement.requests if request is not None]
                 outs.append(new_output(entry, position, (sum(rows), *shape[1:])))
@@ -236,8 +244,10 @@ class Carrier:
         return written
 
     def _alltoall(self, bucket: Sequence[Agreement], entries: Entries) -> Written:
+        """Sends each rank its rows of the only tensor in the bucket. Returns the entry with the rows that came; how many came from
+        each rank is added to `entry.sizes`."""
         (agreement,) = bucket
-        entry, rank = self._own(agreement, entries), self._comm.rank
+        entry, rank = self._own_entry(agreement, entries), self._comm.rank
         rows = [request.splits[rank] for request in agreement.requests if request is not None]
         _, shape = agreement.first.parts[0]
         out = new_output(entry, 0, (sum(rows), *shape[1:]))
@@ -256,12 +266,13 @@ def rows_of_ranks(num_rows: int, size: int) -> list[int]:
     return [each + (rank < more) for rank in range(size)]
 
 
-def _zeros(request: Request) -> list[Tensor]:
-    """The contribution of a rank that has joined."""
+def _zeros_like_request(request: Request) -> list[Tensor]:
+    """Returns zeros for the tensors of a request: the contribution of a rank that has joined."""
     return [torch.zeros(math.prod(shape), dtype=dtype, device="cpu") for dtype, shape in request.parts]
 
 
-def _new_scattered(entry: Entry, comm: Communicator) -> list[Tensor]:
+def _new_row_outputs(entry: Entry, comm: Communicator) -> list[Tensor]:
+    """Returns new outputs for this rank's rows of each tensor of an entry."""
     return [
         new_output(entry, position, (rows_of_ranks(shape[0], comm.size)[comm.rank], *shape[1:]))
         for position, (_, shape) in enumerate(entry.request.parts)

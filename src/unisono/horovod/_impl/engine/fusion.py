@@ -13,7 +13,7 @@ def fuse(agreements: Iterable[Agreement], threshold_bytes: int) -> list[list[Agr
     buckets: list[list[Agreement]] = []
     open_ones: dict[Hashable, tuple[list[Agreement], int]] = {}
     for agreement in agreements:
-        key = agreement.companions
+        key = agreement.fusion_key
         bucket, num_bytes = open_ones.get(key, ([], 0))
         num_bytes += agreement.num_bytes
         if key is None or not bucket or num_bytes > threshold_bytes:

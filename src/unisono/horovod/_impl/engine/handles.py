@@ -22,7 +22,7 @@ class Handles:
         self._lock = threading.Lock()
 
     def add(self, entry: Entry, finish: Finish) -> int:
-        """Returns a new handle. Not blocking."""
+        """Registers an operation whose result `finish` makes of its entry, and returns its handle. Not blocking."""
         with self._lock:
             number = next(self._numbers)
             self._held[number] = entry, finish

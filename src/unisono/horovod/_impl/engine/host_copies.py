@@ -33,7 +33,7 @@ def sources(entry: Entry) -> list[Tensor]:
         return [plain(tensor) for tensor in entry.inputs]
     for event in entry.arrived:
         event.synchronize()
-    return [plain(_on_host(tensor)) for tensor in entry.inputs]
+    return [plain(_copy_on_host(tensor)) for tensor in entry.inputs]
 
 
 def targets(entry: Entry, held: Sequence[Tensor]) -> list[Tensor]:
@@ -69,7 +69,7 @@ def deliver(entry: Entry, written: Sequence[Tensor]) -> None:
     if not entry.streams:
         return
     for output, flat in zip(entry.outputs, written, strict=True):
-        aside = _aside(output.device)
+        aside = _copy_stream(output.device)
         for event in entry.free:
             aside.wait_event(event)
         with torch.cuda.stream(aside):
@@ -77,11 +77,12 @@ def deliver(entry: Entry, written: Sequence[Tensor]) -> None:
         aside.synchronize()
 
 
-def _on_host(tensor: Tensor) -> Tensor:
-    with torch.cuda.stream(_aside(tensor.device)):
+def _copy_on_host(tensor: Tensor) -> Tensor:
+    """Returns a copy of a GPU's tensor on the host. Blocking until it is copied."""
+    with torch.cuda.stream(_copy_stream(tensor.device)):
         return tensor.detach().cpu()
 
 
-def _aside(device: torch.device) -> torch.cuda.Stream:
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     """A CUDA stream for our copies: that of the caller holds unrelated work."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

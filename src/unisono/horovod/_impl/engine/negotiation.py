@@ -59,7 +59,7 @@ class Negotiation:
 
     @property
     def num_marks(self) -> int:
-        """Length of the vector of marks, the same on all ranks."""
+        """Length of the vector of marks, the same on all ranks: two flags and one mark for each slot of the cache."""
         return HEAD + self._cache.num_slots
 
     def submit(self, request: Request) -> None:
@@ -74,7 +74,7 @@ class Negotiation:
             self._unsent[request.name] = request
 
     def mark(self, marks: Marks, leaving: bool = False) -> None:
-        """Writes this rank's vector of marks."""
+        """Writes this rank's flags and marks into the vector `marks`."""
         marks[:] = 1 if self.has_joined else 0  # a rank that has joined agrees to everything but its own open requests
         marks[0] = 0 if self._unsent else 1
         marks[1] = leaving
@@ -99,7 +99,7 @@ class Negotiation:
         for slot in np.flatnonzero(least[HEAD:]).tolist():
             agreement = self._cache.use(slot)
             self._marked.pop(agreement.name, None)
-            agreed.append(self._with_joined(agreement) if self._joined else agreement)
+            agreed.append(self._despite_joined(agreement) if self._joined else agreement)
         return agreed
 
     def apply_requests(self, everybody: Sequence[Iterable[Request]]) -> list[Agreement]:
@@ -112,7 +112,7 @@ class Negotiation:
                     self._joined[rank] = request
                     continue
                 if self._cache.slot(request.name) is not None:  # a rank means something else by it than before
-                    self._forget(request.name)
+                    self._drop_from_cache(request.name)
                 self._pending.setdefault(request.name, {})[rank] = request
                 changed[request.name] = None
         names = list(self._pending) if len(self._joined) > before else list(changed)
@@ -124,6 +124,7 @@ class Negotiation:
         return agreed
 
     def _agreement_if_complete(self, name: str) -> Agreement | None:
+        """Returns the agreement, or refusal, of a name once every rank has submitted it or joined, and caches it; None before."""
         heard = self._pending[name]
         if not all(rank in heard or rank in self._joined for rank in range(len(self._ranks))):
             return None
@@ -131,18 +132,20 @@ class Negotiation:
         error = disagreement({self._ranks[rank]: heard[rank] for rank in sorted(heard)})
         agreement = Agreement(tuple(heard.get(rank) for rank in range(len(self._ranks))), error)
         if error is None and self._joined:
-            agreement = self._with_joined(agreement)
+            agreement = self._despite_joined(agreement)
         elif error is None and agreement.first.comes_again:
             gone = self._cache.put(agreement)
             if gone is not None:
                 self._unmark(gone)
         return agreement
 
-    def _with_joined(self, agreement: Agreement) -> Agreement:
+    def _despite_joined(self, agreement: Agreement) -> Agreement:
+        """Returns the agreement with the ranks that have joined; a refusal if it cannot be done without their data."""
         absent = [self._ranks[rank] for rank in self._joined]
         return Agreement(agreement.requests, reason_against_joined(agreement.first, join_ranks(absent)), joined=self._joined)
 
-    def _forget(self, name: str) -> None:
+    def _drop_from_cache(self, name: str) -> None:
+        """Removes the agreement of that name from the cache; this rank's request for it is sent in full again."""
         self._cache.drop(name)
         self._unmark(name)
 

@@ -88,8 +88,9 @@ class Entry:
 
 
 def _nobody_hurries() -> None:
-    """Until the engine has it."""
+    """Does nothing: what `hurry` is until the engine has the entry."""
 
 
 def _streams(tensors: Sequence[Tensor]) -> dict[torch.device, torch.cuda.Stream]:
+    """Returns the current CUDA stream of each device that has one of these tensors."""
     return {device: torch.cuda.current_stream(device) for device in {tensor.device: None for tensor in tensors}}

@@ -66,6 +66,7 @@ class Request(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of all its tensors together."""
         return sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.parts)
 
     def as_plain(self) -> tuple[Any, ...]:
@@ -76,6 +77,7 @@ class Request(NamedTuple):
 
     @classmethod
     def from_plain(cls, plain: Sequence[Any]) -> Request:
+        """Returns the request that `as_plain` has made plain data of."""
         name, kind, parts, *rest = plain
         return cls(name, kind, tuple((MOVED[dtype], tuple(shape)) for dtype, shape in parts), *rest)
 
@@ -109,12 +111,14 @@ def disagreement(requests: Mapping[int, Request]) -> str | None:
 
 
 def _difference(first: Request, other: Request) -> tuple[str, object, object] | None:
+    """Returns the first thing in which two requests differ that must be alike, and its value in each; None if they can be one
+    operation."""
     if len(first.parts) != len(other.parts):
         return "number of tensors", len(first.parts), len(other.parts)
     for position, ((dtype, shape), (other_dtype, other_shape)) in enumerate(zip(first.parts, other.parts, strict=True)):
         where = f" of tensor {position}" if len(first.parts) > 1 else ""
         if dtype != other_dtype:
-            return f"type{where}", _short(dtype), _short(other_dtype)
+            return f"type{where}", _dtype_name(dtype), _dtype_name(other_dtype)
         if first.kind in _FREE_FIRST:
             if len(shape) != len(other_shape):
                 return f"number of dimensions{where}", len(shape), len(other_shape)
@@ -134,5 +138,5 @@ def on_one_line(name: str) -> str:
     return name.replace("\n", "\\n")
 
 
-def _short(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

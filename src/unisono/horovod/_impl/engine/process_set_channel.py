@@ -108,12 +108,12 @@ class Channel:
                 self._carry_alone(entry)
                 return
             self._fresh.append(entry)
-            entry.hurry = self._hurry
+            entry.hurry = self._begin_round_soon
             if len(self._fresh) == 1:
                 self._fresh_since = monotonic()
                 self._changed.notify()
             if self._thread is None:
-                self._start()
+                self._start_thread()
 
     def waiting(self) -> list[Entry]:
         """Returns the operations in flight, the oldest first. Local."""
@@ -129,11 +129,11 @@ class Channel:
         with self._changed:
             self._leaving = True
             if len(self.ranks) > 1 and self._over is None:
-                self._start()
+                self._start_thread()
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
-        self._close("the process set was removed")
+        self._close_communicator("the process set was removed")
 
     def stop(self, reason: str = SHUT_DOWN) -> None:
         """Ends the channel, whatever is in flight. Peers that wait for this rank are told. Local, blocking for a moment."""
@@ -146,7 +146,7 @@ class Channel:
             if thread.is_alive():  # it waits for peers: that this rank is gone ends its call, as it ends theirs
                 self._comm.control.lost[self._comm.control.rank] = Loss(reason)
                 thread.join(STOP_WAIT_S)
-        self._close(f"the communication {reason}")
+        self._close_communicator(f"the communication {reason}")
 
     def fail(self, reason: str) -> None:
         """Makes all operations in flight fail and tells the peers why. The peers are told first: one that found this rank no longer
@@ -154,18 +154,21 @@ class Channel:
         with self._changed:
             self._over = self._over or reason
         self._comm.abort(reason)
-        self._end(reason)
+        self._end_operations(reason)
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _start_thread(self) -> None:
+        """Starts the thread of the channel, once."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"unisono-{self.title}", daemon=True)
+            self._thread = threading.Thread(target=self._run_rounds, name=f"unisono-{self.title}", daemon=True)
             self._thread.start()
 
-    def _run(self) -> None:
+    def _run_rounds(self) -> None:
+        """The thread: negotiates and carries out what is agreed until the channel ends; an error makes all operations in flight
+        fail."""
         try:
-            while self._await_reason():
+            while self._wait_for_round():
                 self._timeline.on_round()
                 found = self._negotiator.round(self._negotiation, self._leaving)
                 self._last_round_at = monotonic()
@@ -180,12 +183,12 @@ class Channel:
                     return
         except BaseException as error:  # noqa: BLE001 -- carried over to the threads that wait
             reason = self._over or f"{type(error).__name__}: {error}"
-            self._end(reason)
+            self._end_operations(reason)
             if not self._comm.is_spent:
                 self._comm.abort(reason)
 
-    def _await_reason(self) -> bool:
-        """Waits until there is a reason for a round; False at the end. Blocking."""
+    def _wait_for_round(self) -> bool:
+        """Waits until a round is due, submits the new operations to it and returns True; False at the end. Blocking."""
         with self._changed:
             while self._over is None:
                 now = monotonic()
@@ -201,7 +204,7 @@ class Channel:
             return False
 
     def _due_at(self, now: float) -> float | None:
-        """The time of the next round; None: not before something happens here."""
+        """Returns the time at which the next round is due; None: not before something happens here."""
         if self._leaving or self._negotiation.has_joined or (self._fresh and self._urgent):
             return now
         reasons = []
@@ -213,13 +216,15 @@ class Channel:
             reasons.append(self._last_round_at + self._pause_s)
         return min(reasons, default=None)
 
-    def _hurry(self) -> None:
+    def _begin_round_soon(self) -> None:
+        """Makes the thread begin a round at once if operations are new, as somebody waits for one of them."""
         with self._changed:
             if self._fresh and not self._urgent:
                 self._urgent = True
                 self._changed.notify()
 
     def _carry_out(self, agreed: list[Agreement]) -> None:
+        """Carries out these agreements in fused buckets and finishes their entries; refusals finish with their error."""
         for bucket in fuse(agreed, self._settings.fusion_threshold_bytes):
             error = bucket[0].error
             if error is None:
@@ -253,7 +258,8 @@ class Channel:
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
-    def _end(self, reason: str) -> None:
+    def _end_operations(self, reason: str) -> None:
+        """Ends the channel: all operations in flight fail with this reason."""
         with self._changed:
             self._over = self._over or reason
             left = list(self._entries.values())
@@ -263,7 +269,8 @@ class Channel:
         for entry in left:
             entry.finish(HorovodInternalError(f"{entry.request.name} cannot finish: {reason}"))
 
-    def _close(self, reason: str) -> None:
-        self._end(reason)
+    def _close_communicator(self, reason: str) -> None:
+        """Ends the channel with this reason and closes its communicator."""
+        self._end_operations(reason)
         self._comm.control.current_calls.pop(self.title, None)
         self._comm.close()

@@ -10,7 +10,7 @@ from unisono.horovod._impl.engine.operation_request import ReduceOp
 
 
 def scale(vector: Tensor, factor: float) -> None:
-    """Scales a tensor. Whole numbers are scaled in float64 and cut towards zero, halves in float32."""
+    """Multiplies a tensor by `factor`, in place. Whole numbers are scaled in float64 and cut towards zero, halves in float32."""
     if factor == 1.0:
         return
     if vector.dtype.is_floating_point:
@@ -27,8 +27,8 @@ def reduction_type(dtype: torch.dtype, op: int) -> torch.dtype:
 
 
 def finish_reduction(vector: Tensor, factor: float, by: int) -> None:
-    """Multiplies a sum by `factor` and divides it by `by`. Floating-point numbers in one step: between two of them halves may
-    overflow."""
+    """Multiplies a sum by `factor` and divides it by `by`, in place. Floating-point numbers in one step: between two of them halves
+    may overflow."""
     if vector.dtype.is_floating_point and factor != 1.0:
         scale(vector, factor / by)
     else:
@@ -37,13 +37,13 @@ def finish_reduction(vector: Tensor, factor: float, by: int) -> None:
 
 
 def divide(vector: Tensor, by: int) -> None:
-    """Divides a tensor; whole numbers are cut towards zero."""
+    """Divides a tensor in place; whole numbers are cut towards zero."""
     if by != 1:
         vector.div_(by, rounding_mode=None if vector.dtype.is_floating_point else "trunc")
 
 
 def product(out: Tensor, rows: Tensor) -> None:
-    """Multiplies the rows into `out`; halves are multiplied in float32 and rounded once."""
+    """Writes the product of the rows to `out`; halves are multiplied in float32 and rounded once."""
     wide = torch.float32 if out.dtype in HALF_TYPES else out.dtype
     total = rows[0].to(wide, copy=True)
     for row in rows[1:]:

@@ -19,6 +19,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
+    """Whether `init` was called, without a `shutdown` since."""
     return PROCESS.has_begun
 
 
@@ -34,10 +35,12 @@ def stop_timeline() -> None:
 
 
 def rank() -> int:
+    """The rank of this process in the job."""
     return PROCESS.topology.rank
 
 
 def size() -> int:
+    """Number of processes of the job."""
     return PROCESS.topology.size
 
 
@@ -91,11 +94,12 @@ def gloo_enabled() -> bool:
 
 
 def gloo_built() -> bool:
+    """Whether this PyTorch has gloo."""
     return torch.distributed.is_available() and torch.distributed.is_gloo_available()
 
 
 def nccl_built() -> int:
-    """0: tensors of GPUs pass through the host."""
+    """Returns 0: tensors of GPUs pass through the host."""
     return 0
 
 
@@ -110,8 +114,10 @@ def rocm_built() -> bool:
 
 
 def ddl_built() -> bool:
+    """Returns False: there is no DDL here."""
     return False
 
 
 def ccl_built() -> bool:
+    """Returns False: there is no oneCCL here."""
     return False

@@ -40,4 +40,5 @@ class HorovodBasics:
     stop_timeline = staticmethod(basics.stop_timeline)
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """Returns the ranks of every registered process set, by its number. Local."""
         return PROCESS.sets()

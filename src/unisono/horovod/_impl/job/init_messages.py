@@ -31,7 +31,8 @@ REASONS: Mapping[str, str] = {
 
 
 def report_settings(chosen: str) -> None:
-    """Prints the messages; called on one rank, once. `chosen` describes the job, for HOROVOD_LOG_LEVEL=INFO. Local."""
+    """Prints which HOROVOD_* variables have no effect and, with HOROVOD_LOG_LEVEL=INFO, `chosen`, which describes the job; called
+    on one rank, once. Local."""
     env = environment()
     level = env.get("HOROVOD_LOG_LEVEL", "").upper() or DEFAULT_LEVEL
     if level not in LEVELS:
@@ -49,11 +50,12 @@ def without_effect(env: Mapping[str, str]) -> str:
     found = [name for name in sorted(env) if name.startswith("HOROVOD_") and env[name] and not READ.fullmatch(name)]
     alike: dict[str, list[str]] = {}
     for name in found:
-        alike.setdefault(_reason(name), []).append(name)
+        alike.setdefault(_reason_without_effect(name), []).append(name)
     told = [f"{', '.join(names)} ({reason})" for reason, names in alike.items()]
     return f"set, but without effect here: {', '.join(told)}" if told else ""
 
 
-def _reason(name: str) -> str:
+def _reason_without_effect(name: str) -> str:
+    """Returns why a HOROVOD_* variable changes nothing here; "unknown" for one that Horovod does not have either."""
     rest = name.removeprefix("HOROVOD_")
     return next((reason for pattern, reason in REASONS.items() if re.fullmatch(pattern, rest)), "unknown")

@@ -36,7 +36,7 @@ class HorovodSettings:
 
 
 def horovod_settings() -> HorovodSettings:
-    """Returns the settings from the environment of this process. Local."""
+    """Returns the settings of negotiation, fusion and the stall check from the environment of this process. Local."""
     return settings_of(environment())
 
 
@@ -51,26 +51,29 @@ def get_env_rank_and_size() -> tuple[int, int]:
 
 
 def settings_of(env: Mapping[str, str]) -> HorovodSettings:
-    """Returns the settings from these variables. Raises `UsageError` for a value that makes no sense. Pure."""
+    """Returns the settings of negotiation, fusion and the stall check from these variables. Raises `UsageError` for a value that
+    makes no sense. Pure."""
     plain = HorovodSettings()
-    watched = not _switch(env, "HOROVOD_STALL_CHECK_DISABLE")
+    watched = not _is_switched_on(env, "HOROVOD_STALL_CHECK_DISABLE")
     return HorovodSettings(
-        fusion_threshold_bytes=_whole(env, "HOROVOD_FUSION_THRESHOLD", plain.fusion_threshold_bytes),
-        cycle_time_s=_number(env, "HOROVOD_CYCLE_TIME", plain.cycle_time_s * 1e3, "milliseconds") / 1e3,
-        cache_capacity=_whole(env, "HOROVOD_CACHE_CAPACITY", plain.cache_capacity),
-        stall_warning_s=_number(env, "HOROVOD_STALL_CHECK_TIME_SECONDS", plain.stall_warning_s, "seconds") if watched else 0.0,
-        stall_shutdown_s=_number(env, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0, "seconds") if watched else 0.0,
-        dynamic_process_sets=_switch(env, "HOROVOD_DYNAMIC_PROCESS_SETS"),
+        fusion_threshold_bytes=_whole_or(env, "HOROVOD_FUSION_THRESHOLD", plain.fusion_threshold_bytes),
+        cycle_time_s=_number_or(env, "HOROVOD_CYCLE_TIME", plain.cycle_time_s * 1e3, "milliseconds") / 1e3,
+        cache_capacity=_whole_or(env, "HOROVOD_CACHE_CAPACITY", plain.cache_capacity),
+        stall_warning_s=_number_or(env, "HOROVOD_STALL_CHECK_TIME_SECONDS", plain.stall_warning_s, "seconds") if watched else 0.0,
+        stall_shutdown_s=_number_or(env, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0, "seconds") if watched else 0.0,
+        dynamic_process_sets=_is_switched_on(env, "HOROVOD_DYNAMIC_PROCESS_SETS"),
         timeline=env.get("HOROVOD_TIMELINE", ""),
-        timeline_mark_cycles=_switch(env, "HOROVOD_TIMELINE_MARK_CYCLES"),
+        timeline_mark_cycles=_is_switched_on(env, "HOROVOD_TIMELINE_MARK_CYCLES"),
     )
 
 
-def _whole(env: Mapping[str, str], name: str, otherwise: int) -> int:
+def _whole_or(env: Mapping[str, str], name: str, otherwise: int) -> int:
+    """Returns the whole number in a variable; `otherwise` if it is unset or empty."""
     return whole_number(env, name) if env.get(name) else otherwise
 
 
-def _number(env: Mapping[str, str], name: str, otherwise: float, unit: str) -> float:
+def _number_or(env: Mapping[str, str], name: str, otherwise: float, unit: str) -> float:
+    """Returns the number, 0 or more, in a variable; `otherwise` if it is unset or empty. Raises `UsageError` for anything else."""
     if not env.get(name):
         return otherwise
     try:
@@ -82,7 +85,8 @@ def _number(env: Mapping[str, str], name: str, otherwise: float, unit: str) -> f
     return value
 
 
-def _switch(env: Mapping[str, str], name: str) -> bool:
+def _is_switched_on(env: Mapping[str, str], name: str) -> bool:
+    """Whether a variable is 1, true, yes or on; False if it is unset or empty. Raises `UsageError` for other words."""
     value = env.get(name, "").lower()
     if value and value not in (*_YES, *_NO):
         raise UsageError(f"{name} must be 1 or 0; received {env[name]!r} (environment); correct or unset it")

@@ -40,17 +40,19 @@ class PersistentId:
         """The number, which is drawn once after each `init`. Local."""
         channel = self.process_set.channel()
         if self._drawn_from is None:
-            self._draw(channel)
+            self._draw_number(channel)
         elif self._drawn_from() is not channel:
             gc.collect()  # what waits to be collected on some ranks only would count there only
             for thing in PROCESS.persistent_ids():
                 if (thing.what, thing.process_set) == (self.what, self.process_set):
-                    thing._draw_again(channel)
+                    thing._draw_new_number(channel)
         return self._number
 
-    def _draw(self, channel: Channel) -> None:
+    def _draw_number(self, channel: Channel) -> None:
+        """Takes the next number of this kind from the channel."""
         self._number, self._drawn_from = channel.persistent_number(self.what), ref(channel)
 
-    def _draw_again(self, channel: Channel) -> None:
+    def _draw_new_number(self, channel: Channel) -> None:
+        """Takes a new number if the old one was drawn before the last `init`; does nothing if none was ever drawn."""
         if self._drawn_from is not None and self._drawn_from() is not channel:
-            self._draw(channel)
+            self._draw_number(channel)

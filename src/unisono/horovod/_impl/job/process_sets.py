@@ -24,15 +24,15 @@ class ProcessSet:
 
     def included(self) -> bool:
         """Whether this process belongs to the set. Local."""
-        return PROCESS.topology.rank in self._members()
+        return PROCESS.topology.rank in self._ranks_of_set()
 
     def size(self) -> int:
         """Number of ranks of the set. Local."""
-        return len(self._members())
+        return len(self._ranks_of_set())
 
     def rank(self) -> int:
         """The rank of this process in the set; `ValueError` if it does not belong to it. Local."""
-        mine, members = PROCESS.topology.rank, self._members()
+        mine, members = PROCESS.topology.rank, self._ranks_of_set()
         if mine not in members:
             raise ValueError(f"rank {mine} is not in {self}; ask included() first")
         return members.index(mine)
@@ -54,7 +54,8 @@ class ProcessSet:
         """The channel to which operations are submitted; `ValueError` if this process does not belong to the set. Local."""
         return PROCESS.channel(self.registered_id())
 
-    def _members(self) -> tuple[int, ...]:
+    def _ranks_of_set(self) -> tuple[int, ...]:
+        """The ranks of the job that belong to the set; `ValueError` if it is not registered."""
         return PROCESS.ranks_of(self.registered_id())
 
     def __repr__(self) -> str:
@@ -106,7 +107,7 @@ def init(comm: object = None, process_sets: Sequence[ProcessSet] | str | None = 
 
     May be called again; sets that are not registered yet then are. `process_sets="dynamic"` lets sets be added later.
     """
-    _check_comm(comm)
+    _refuse_other_comm(comm)
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise ValueError(f'process_sets must be a list of ProcessSet, "dynamic" or None; received {process_sets!r}')
     PROCESS.begin(dynamic=process_sets == "dynamic")
@@ -131,10 +132,12 @@ def register(process_set: ProcessSet) -> None:
 
 
 def _is_communicator(comm: object) -> bool:
+    """Whether a value looks like a communicator of mpi4py."""
     return hasattr(comm, "Get_rank") and hasattr(comm, "Get_size")
 
 
-def _check_comm(comm: object) -> None:
+def _refuse_other_comm(comm: object) -> None:
+    """Raises `ValueError` for a `comm` that is neither None, nor a list of ranks, nor a communicator of mpi4py."""
     is_list = isinstance(comm, (list, tuple)) and all(isinstance(rank, int) for rank in comm)
     if comm is not None and not is_list and not _is_communicator(comm):
         raise ValueError(

@@ -108,6 +108,7 @@ class Process:
 
     @property
     def has_begun(self) -> bool:
+        """Whether `begin` was called, without an `end` since. Local."""
         return self._job is not None
 
     def begin(self, dynamic: bool = False) -> None:
@@ -115,7 +116,7 @@ class Process:
         with self._lock:
             if self._job is None:
                 self.handles.forget_all()
-                self._job = self._join()
+                self._job = self._connect()
                 if not self._ends_at_exit:
                     atexit.register(self.end)
                     if not self._job.topology.rank:
@@ -124,7 +125,8 @@ class Process:
             # Once asked for it stays, as in Horovod: elastic programs begin again by a plain `init()`.
             self._dynamic = self._dynamic or self._job.settings.dynamic_process_sets or dynamic
 
-    def _join(self) -> Job:
+    def _connect(self) -> Job:
+        """Connects to the other processes and returns the job. An elastic worker tries again with a new rank where that fails."""
         while True:
             try:
                 job = Job(self.driver_connection)
@@ -158,16 +160,19 @@ class Process:
 
     @property
     def job(self) -> Job:
+        """The job of this process; `ValueError` before `init` and after `shutdown`. Local."""
         if self._job is None:
             raise ValueError(NOT_BEGUN)
         return self._job
 
     @property
     def topology(self) -> ProcessTopology:
+        """The ranks and sizes of this process; `ValueError` before `init`. Local."""
         return self.job.topology
 
     @property
     def settings(self) -> HorovodSettings:
+        """The settings of the job; `ValueError` before `init`. Local."""
         return self.job.settings
 
     def ranks_of(self, set_id: int) -> tuple[int, ...]:

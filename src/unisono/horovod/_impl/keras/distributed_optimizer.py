@@ -39,7 +39,7 @@ def DistributedOptimizer(
     """Returns an optimiser of the same class, made from the configuration of the given one, with its state if it has one. Its
     updates are collective over the process set and blocking, in `fit` and in loops of your own. Local."""
     groups = check_groups(num_groups, groups)
-    _check(optimizer, op, gradient_predivide_factor, backward_passes_per_step)
+    _check_arguments(optimizer, op, gradient_predivide_factor, backward_passes_per_step)
     options = ReductionOptions(
         title=name or f"Distributed{type(optimizer).__name__}",
         compression=compression,
@@ -91,13 +91,14 @@ def PartialDistributedOptimizer(
         scale_local_gradients=scale_local_gradients,
     )
     inner = inner_of(made)
-    for layer in _layers(local_layers):
+    for layer in _checked_layers(local_layers):
         for variable in layer.trainable_weights:
             inner.register_local_var(variable)
     return made
 
 
-def _check(optimizer: Any, op: int, predivide: float, passes: int) -> None:
+def _check_arguments(optimizer: Any, op: int, predivide: float, passes: int) -> None:
+    """Raises `ValueError` for an optimiser that cannot be distributed, and for options that do not go together."""
     from keras.optimizers import Optimizer
 
     if not isinstance(optimizer, Optimizer):
@@ -129,10 +130,11 @@ def _check(optimizer: Any, op: int, predivide: float, passes: int) -> None:
 
 
 def _make_from(optimizer: Any, options: ReductionOptions) -> Any:
-    """An optimiser of the same class that reduces gradients with these options."""
-    made = _make_with_scaled_losses(optimizer, options) if _scales_losses(optimizer) else _same_class(optimizer, options)
+    """Returns an optimiser of the same class that reduces gradients with these options, with the state of the given one if it has
+    one."""
+    made = _make_with_scaled_losses(optimizer, options) if _scales_losses(optimizer) else _make_same_class(optimizer, options)
     if optimizer.built:
-        _take_over(made, optimizer)
+        _copy_state(made, optimizer)
     return made
 
 
@@ -148,10 +150,11 @@ def _make_with_scaled_losses(optimizer: Any, options: ReductionOptions) -> Any:
     config = optimizer.get_config()
     del config["inner_optimizer"]
     agree_on_finite(type(optimizer))
-    return _derived_class(optimizer, ScaledLosses)(_same_class(optimizer.inner_optimizer, options), **config)
+    return _derived_class(optimizer, ScaledLosses)(_make_same_class(optimizer.inner_optimizer, options), **config)
 
 
-def _same_class(optimizer: Any, options: ReductionOptions) -> Any:
+def _make_same_class(optimizer: Any, options: ReductionOptions) -> Any:
+    """Returns a new optimiser with the configuration of the given one, of a class derived from its class that reduces gradients."""
     config = optimizer.get_config()
     if not hasattr(optimizer._learning_rate, "assign"):
         config["learning_rate"] = optimizer._learning_rate  # a schedule; itself, as it may not be registered with Keras
@@ -164,7 +167,7 @@ def _same_class(optimizer: Any, options: ReductionOptions) -> Any:
     return made
 
 
-def _copy(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `copy.deepcopy` calls it
+def _distributed_copy(optimizer: Any, memo: Any = None) -> Any:  # noqa: ARG001 -- as `copy.deepcopy` calls it
     """A copy that is as distributed as the given optimiser and for the same variables; the copy of Keras would be a plain one."""
     held = inner_of(optimizer)
     copy = _make_from(optimizer, held._reduction_options)
@@ -178,7 +181,8 @@ def _derived_class(optimizer: Any, front: type, **attributes: Any) -> Any:
     from keras import saving
 
     own: type = getattr(optimizer, "_own", type(optimizer))
-    attributes |= {"__module__": _module(own), "_own": own, "__copy__": _copy, "__deepcopy__": _copy}
+    attributes |= {"__module__": _module_for_saving(own), "_own": own}
+    attributes |= {"__copy__": _distributed_copy, "__deepcopy__": _distributed_copy}
     kind: Any = type(own.__name__, (front, own), attributes)
     registered = saving.get_registered_name(own)
     package, is_registered, name = registered.partition(">")
@@ -188,7 +192,7 @@ def _derived_class(optimizer: Any, front: type, **attributes: Any) -> Any:
     return kind
 
 
-def _module(own: type) -> str:
+def _module_for_saving(own: type) -> str:
     """The module where a saved model looks for the class: it finds the plain class there, on every backend."""
     from keras import optimizers
 
@@ -196,7 +200,7 @@ def _module(own: type) -> str:
     return "keras.optimizers" if isinstance(public, type) and issubclass(own, public) else own.__module__
 
 
-def _take_over(made: Any, optimizer: Any) -> None:
+def _copy_state(made: Any, optimizer: Any) -> None:
     """Copies the state of an optimiser that has been used, and that may be built without variables."""
     from keras import ops
 
@@ -210,7 +214,8 @@ def _take_over(made: Any, optimizer: Any) -> None:
             variable.assign(np.array(ops.convert_to_numpy(before)))  # a copy: on JAX a step uses up what it is given
 
 
-def _layers(local_layers: Any) -> Iterable[Any]:
+def _checked_layers(local_layers: Any) -> Iterable[Any]:
+    """Returns one layer or several as a list. Raises `ValueError` for what is no layer or is not built."""
     from keras.layers import Layer
 
     layers = [local_layers] if isinstance(local_layers, Layer) else list(local_layers or ())

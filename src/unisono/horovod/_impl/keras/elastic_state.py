@@ -35,25 +35,27 @@ class KerasState(ObjectState):
             inner._transport.is_elastic = True
             check_compiled(model)
         sync_variables(model)
-        self._keep()
+        self._copy_variables()
         super().__init__(broadcast_object, rank, **kwargs)
 
-    def _variables(self) -> list[Any]:
+    def _all_variables(self) -> list[Any]:
+        """Returns the variables of the model and of the optimiser."""
         return [*self.model.variables, *(self.optimizer.variables if self.optimizer is not None else ())]
 
-    def _keep(self) -> None:
-        self._kept = [np.array(keras.ops.convert_to_numpy(variable)) for variable in self._variables()]
+    def _copy_variables(self) -> None:
+        """Keeps a copy of the values of all variables, for `restore`."""
+        self._kept = [np.array(keras.ops.convert_to_numpy(variable)) for variable in self._all_variables()]
 
     def save(self) -> None:
         """Copies everything. Local."""
         sync_variables(self.model)
-        self._keep()
+        self._copy_variables()
         super().save()
 
     def restore(self) -> None:
         """Returns to the last copy. Local."""
         release_state(self.model)
-        for variable, value in zip(self._variables(), self._kept, strict=True):
+        for variable, value in zip(self._all_variables(), self._kept, strict=True):
             variable.assign(value)
         super().restore()
 
@@ -62,9 +64,9 @@ class KerasState(ObjectState):
         if holds_state_outside(self.model):  # by `fit`, which was left without a commit as hosts have changed: its last step counts
             sync_variables(self.model)
         release_state(self.model)
-        broadcast_variables(self._variables(), root_rank=0)
+        broadcast_variables(self._all_variables(), root_rank=0)
         super().sync()
-        self._keep()  # last, so that who is lost on the way leaves the others with what they had kept before, which is whole
+        self._copy_variables()  # last: a rank that is lost on the way leaves the others with their previous copy, which is whole
 
     def reset(self) -> None:
         """Discards compiled steps, which depend on the old workers. Local."""
@@ -73,7 +75,7 @@ class KerasState(ObjectState):
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The decorator `hvd.elastic.run`."""
+    """Returns a `func(state, ...)` that survives the loss of workers: the decorator `hvd.elastic.run`."""
 
     @functools.wraps(func)
     def with_plain_errors(*args: Any, **kwargs: Any) -> Any:
@@ -83,7 +85,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except Exception as error:
             # A compiled step gives our error to its framework, which raises one of its own with the text of ours.
-            for one in _chain(error):
+            for one in _error_chain(error):
                 if HorovodInternalError.__name__ in f"{type(one).__name__}: {one}":
                     raise HorovodInternalError(str(one)) from error
             raise
@@ -91,7 +93,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     return run_fn(with_plain_errors, begin_again)
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _error_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an exception, then the one that caused it, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -107,15 +110,18 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Begins to count batches anew, alike on ranks that have just come."""
         self.batches_remaining = self.batches_per_commit  # alike on ranks that have just come
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Commits the state if `batches_per_commit` batches are done since the last time."""
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
             self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Commits the state."""
         self.state.commit()
 
 
@@ -128,17 +134,21 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.steps_per_epoch: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Forgets how many steps an epoch has."""
         self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Shows a resumed epoch as shorter, by the batches that are done."""
         if self.params.get("steps"):
             self.steps_per_epoch = self.steps_per_epoch or self.params["steps"]
             self.params["steps"] = self.steps_per_epoch - self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Sets `state.batch` to this batch."""
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Sets `state.batch` to 0."""
         self.state.batch = 0
 
 
@@ -151,7 +161,9 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Notes the number of epochs that are done already."""
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Sets `state.epoch` to the number of epochs that are done."""
         self.state.epoch = self.initial_epoch + epoch + 1

@@ -40,25 +40,30 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._local.add(id(var))
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Copies the root's variables to all ranks if model and optimiser are built everywhere and it was not done since `init`.
+        Collective."""
         if self._done_in is not None and self._done_in() is not global_process_set.channel():
             self.broadcast_done = False  # after this `init`, of an elastic job say, there may be ranks that have not done it
         # A rank that has loaded its model from a file may be further than the others, which must not decide otherwise.
-        if not self.broadcast_done and all(allgather_object(_is_built(self.model), "broadcast callback")):
-            self._broadcast()
+        if not self.broadcast_done and all(allgather_object(_build_if_possible(self.model), "broadcast callback")):
+            self._broadcast_all()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Copies the root's variables to all ranks if it was not done before. Collective the first time."""
         if not self.broadcast_done:
             sync_variables(self.model)
-            self._broadcast()
+            self._broadcast_all()
 
-    def _broadcast(self) -> None:
+    def _broadcast_all(self) -> None:
+        """Copies the root's values of all variables but the local ones to all ranks, and notes that it is done."""
         variables = [*self.model.variables, *(self.model.optimizer.variables if self.model.optimizer else ())]
         broadcast_variables([one for one in variables if id(one) not in self._local], self.root_rank)
         self.broadcast_done = True
         self._done_in = ref(global_process_set.channel())
 
 
-def _is_built(model: Any) -> bool:
+def _build_if_possible(model: Any) -> bool:
+    """Builds the optimiser of a built model if needed; returns False for a model that is not built."""
     if not model.built:
         return False
     if model.optimizer is not None and not model.optimizer.built:
@@ -75,6 +80,8 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.device = device
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Replaces the metrics in `logs` by their means over the ranks; `ValueError` if the ranks have different ones.
+        Collective."""
         if logs is None:
             return
         everybodys = allgather_object({name: _plain(value) for name, value in sorted(logs.items())}, "metrics")
@@ -121,6 +128,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
             self.filepath: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Raises `ValueError` if no `filepath` is set."""
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint does not know where to save; set its filepath before fit")
         super().on_train_begin(logs)

@@ -31,21 +31,22 @@ def group_gradients(
     """Returns groups of gradients of one type, by their numbers. `kinds` are type and length of each. Without groups of the user's
     they are combined up to `threshold_bytes`."""
     if not groups:
-        return _of_one_type([list(kinds)], kinds, threshold_bytes)
+        return _split_by_type([list(kinds)], kinds, threshold_bytes)
     if isinstance(groups, int):
         numbers = list(kinds)
         count = min(groups, len(numbers))
         bounds = [len(numbers) * part // count for part in range(count + 1)] if count else []
-        return _of_one_type([numbers[begin:end] for begin, end in pairwise(bounds)], kinds, None)
+        return _split_by_type([numbers[begin:end] for begin, end in pairwise(bounds)], kinds, None)
     asked = [{id(one) for one in group} for group in groups]
     together = [[number for number in kinds if id(variables[number]) in group] for group in asked]
     alone = [[number] for number in kinds if not any(id(variables[number]) in group for group in asked)]
-    return _of_one_type([*together, *alone], kinds, None)
+    return _split_by_type([*together, *alone], kinds, None)
 
 
-def _of_one_type(
+def _split_by_type(
     lists: Sequence[Sequence[int]], kinds: Mapping[int, tuple[str, int]], threshold_bytes: int | None
 ) -> list[list[int]]:
+    """Returns the lists divided into groups of one type, each of at most `threshold_bytes` or one member; None: of any size."""
     found: list[list[int]] = []
     for members in lists:
         open_ones: dict[str, tuple[list[int], int]] = {}
@@ -62,4 +63,5 @@ def _of_one_type(
 
 
 def _num_bytes(dtype: str) -> int:
+    """Returns the bytes of one number of a type, also of bfloat16, which NumPy does not know."""
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize

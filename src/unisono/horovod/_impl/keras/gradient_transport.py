@@ -133,7 +133,7 @@ class _StepExchange:
             else:
                 finishers[number] = self._add_rows(gradient, number, tuple(variables[number].shape[1:]))
         threshold = PROCESS.settings.fusion_threshold_bytes
-        shapes = {number: _shape(small, variables[number]) for number, (small, _) in dense.items()}
+        shapes = {number: _shape_of(small, variables[number]) for number, (small, _) in dense.items()}
         kinds = {number: (dtype_of(small), math.prod(shapes[number])) for number, (small, _) in dense.items()}
         for members in group_gradients(kinds, variables, self._reduction_options.groups, threshold):
             finishers |= self._add_dense({number: dense[number] for number in members}, [shapes[number] for number in members])
@@ -158,7 +158,7 @@ class _StepExchange:
         self._shapes.append((len(names),))
 
     def _add_dense(self, packed: dict[int, tuple[Any, Any]], shapes: Sequence[tuple[int, ...]]) -> dict[int, Finish]:
-        """Adds tensors of one type as one vector."""
+        """Adds tensors of one type as one vector; returns for each, by its number, a function that cuts it out of the results."""
         from keras import ops
 
         smalls = [small for small, _ in packed.values()]
@@ -183,7 +183,8 @@ class _StepExchange:
         return {number: finish_at(position, undo) for position, (number, (_, undo)) in enumerate(packed.items())}
 
     def _add_rows(self, slices: Any, number: int, shape: tuple[int, ...]) -> Finish:
-        """Adds a gradient of some rows: the rows of all ranks and their indices."""
+        """Adds a gradient of some rows: the rows of all ranks and their indices. Returns a function that makes the gradient of the
+        results."""
         small, undo = self._reduction_options.compression.compress(slices.values)
         values = self._add(f"values.{number}", small, (None, *shape), gathers=True)
         indices = self._add(f"indices.{number}", slices.indices, (None,), gathers=True)
@@ -209,13 +210,14 @@ class _StepExchange:
         return len(self._parcels) - 1
 
 
-def _shape(gradient: Any, variable: Any) -> tuple[int, ...]:
+def _shape_of(gradient: Any, variable: Any) -> tuple[int, ...]:
     """The shape of a gradient; TensorFlow may know it only when the gradient is computed, then that of the variable."""
     known = getattr(gradient.shape, "rank", 0) is not None and None not in tuple(gradient.shape)
     return tuple(gradient.shape if known else variable.shape)
 
 
 def _scaled(gradient: Any, factor: float) -> Any:
+    """Returns a gradient times a factor, in its type; one of some rows stays one."""
     from keras import ops
 
     backend = own_backend()

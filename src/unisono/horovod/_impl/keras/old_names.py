@@ -55,10 +55,11 @@ def accept_old_names() -> None:
 
     tensorflow: Any = sys.modules.get("tensorflow")  # not loaded for it: Keras may run on another backend
     if tensorflow is not None:
-        _add(tensorflow, "ConfigProto", tensorflow.compat.v1.ConfigProto)
-        _add(tensorflow, "Session", OldSession)
-        _add(tensorflow.keras.backend, "set_session", set_session)  # another module than keras.backend, with the same functions
-    _add(backend, "set_session", set_session)
+        _add_if_missing(tensorflow, "ConfigProto", tensorflow.compat.v1.ConfigProto)
+        _add_if_missing(tensorflow, "Session", OldSession)
+        # Another module than keras.backend, with the same functions.
+        _add_if_missing(tensorflow.keras.backend, "set_session", set_session)
+    _add_if_missing(backend, "set_session", set_session)
     _accept_lr()
     accept_calls_of_variables()
 
@@ -81,6 +82,7 @@ def set_session(session: Any) -> None:
 
 
 def _use_on_tensorflow(numbers: Sequence[int], grows: bool) -> None:
+    """Makes TensorFlow use the GPUs with these numbers only, all if none is given; `grows`: they take memory as it is needed."""
     tensorflow: Any = sys.modules["tensorflow"]
     devices = tensorflow.config.list_physical_devices("GPU")
     if devices and numbers:
@@ -92,12 +94,14 @@ def _use_on_tensorflow(numbers: Sequence[int], grows: bool) -> None:
 
 
 def _use_on_jax(numbers: Sequence[int]) -> None:
+    """Makes the first of these GPUs the device of JAX, if it runs on GPUs."""
     jax: Any = sys.modules["jax"]
     if jax.default_backend() == "gpu":
         jax.config.update("jax_default_device", _among(jax.local_devices(), numbers)[0])
 
 
 def _use_on_torch(numbers: Sequence[int]) -> None:
+    """Makes the first of these GPUs the device of PyTorch, if Keras uses CUDA."""
     from keras.src.backend.torch.core import get_device
 
     if torch.device(get_device()).type == "cuda":  # not if KERAS_TORCH_DEVICE says cpu
@@ -115,12 +119,14 @@ def _among(devices: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
     return [devices[number] for number in numbers]
 
 
-def _add(module: Any, name: str, value: Any) -> None:
+def _add_if_missing(module: Any, name: str, value: Any) -> None:
+    """Sets an attribute of a module unless it has one of that name."""
     if not hasattr(module, name):
         setattr(module, name, value)
 
 
 def _accept_lr() -> None:
+    """Lets all optimisers of Keras take `lr`, the old name of `learning_rate`. Idempotent."""
     from keras.optimizers import Optimizer
 
     owner: Any = next(kind for kind in reversed(Optimizer.__mro__) if "learning_rate" in vars(kind))
@@ -148,10 +154,12 @@ def accept_calls_of_variables() -> None:
         owner: Any = next(one for one in kind.__mro__ if "variables" in vars(one))
         plain = owner.variables.fget
         if not getattr(plain, "can_be_called", False):
-            owner.variables = property(_as_callable(plain))
+            owner.variables = property(_callable_variables(plain))
 
 
-def _as_callable(plain: Any) -> Any:
+def _callable_variables(plain: Any) -> Any:
+    """Returns the getter `variables` with a list as result that can also be called."""
+
     @functools.wraps(plain)
     def variables(self: Any) -> CallableList:
         return CallableList(plain(self))

@@ -55,6 +55,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             self.multiplier = lambda epoch: constant ** (epoch - start_epoch)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Raises `ValueError` if the optimiser has a schedule of its own, or if the number of steps of an epoch is needed and
+        unknown."""
         if not hasattr(inner_of(self.model.optimizer)._learning_rate, "assign"):
             raise ValueError(
                 f"{type(self).__name__} sets the learning rate, but the optimizer has a schedule of its own; make it with a number"
@@ -67,27 +69,33 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Notes the number of the epoch."""
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Sets the learning rate for this batch, or with `staircase` in the first batch of an epoch; nothing outside of the
+        schedule's epochs."""
         if self.current_epoch < self.start_epoch or (self.end_epoch is not None and self.current_epoch >= self.end_epoch):
             return
         if not self.staircase:
             assert self.steps_per_epoch is not None
-            self._adjust(self.current_epoch + batch / self.steps_per_epoch)
+            self._set_rate_for(self.current_epoch + batch / self.steps_per_epoch)
         elif batch == 0:
-            self._adjust(self.current_epoch)
+            self._set_rate_for(self.current_epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Adds the learning rate to `logs` as `lr`."""
         if logs is not None:
-            logs["lr"] = _rate(self.model)
+            logs["lr"] = _learning_rate_of(self.model)
 
-    def _adjust(self, epoch: float) -> None:
-        self._set(self.initial_lr * self.multiplier(epoch))
+    def _set_rate_for(self, epoch: float) -> None:
+        """Sets the learning rate to the initial one times the multiplier for this epoch, which may be a fraction."""
+        self._set_rate(self.initial_lr * self.multiplier(epoch))
 
-    def _set(self, now: Any) -> None:
+    def _set_rate(self, now: Any) -> None:
+        """Sets the learning rate, and scales the remembered steps of an optimiser with momentum to it if that was asked for."""
         sync_variables(self.model)
-        before = _rate(self.model)
+        before = _learning_rate_of(self.model)
         self.model.optimizer.learning_rate = now
         if self.momentum_correction and before not in (0.0, now):
             correct_momentum(inner_of(self.model.optimizer), now / before)
@@ -133,14 +141,16 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Adds the learning rate to `logs`; after the last epoch of the warm-up sets the full one, and rank 0 prints that."""
         assert self.end_epoch is not None
         is_last = epoch < self.end_epoch <= epoch + 1
         if is_last:  # also where one call of Keras makes several steps, and the last of them had the rate of the first
-            self._set(self.initial_lr)
+            self._set_rate(self.initial_lr)
         super().on_epoch_end(epoch, logs)
         if is_last and self.verbose and PROCESS.topology.rank == 0:
-            print(f"\nEpoch {epoch + 1}: the learning rate has warmed up to {_rate(self.model):g}.", flush=True)
+            print(f"\nEpoch {epoch + 1}: the learning rate has warmed up to {_learning_rate_of(self.model):g}.", flush=True)
 
 
-def _rate(model: Any) -> float:
+def _learning_rate_of(model: Any) -> float:
+    """Returns the present learning rate of a model's optimiser."""
     return float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))

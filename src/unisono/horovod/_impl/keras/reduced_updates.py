@@ -52,6 +52,7 @@ class AsBefore(_Optimizer):
 
     @property
     def variables(self) -> CallableList:
+        """The optimiser's variables, as a list that can also be called."""
         return CallableList(super().variables)
 
     @property
@@ -104,16 +105,17 @@ class ReducedUpdates(AsBefore):
         self._transport.local.add(self._var_key(var))
 
     def _filter_empty_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> Any:
-        """Gives a variable without a gradient zeros, as other ranks may have one."""
+        """Returns gradients and variables with zeros for a variable without a gradient, as other ranks may have one."""
         grads, variables = list(grads), list(vars)
         if self._transport.is_needed and not self._turn.is_done and any(one is not None for one in grads):
             grads = [
-                _zeros(variable) if one is None and self._var_key(variable) not in self._transport.local else one
+                _zeros_like(variable) if one is None and self._var_key(variable) not in self._transport.local else one
                 for one, variable in zip(grads, variables, strict=True)
             ]
         return super()._filter_empty_gradients(grads, variables)
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        """Applies the gradients as Keras does; meanwhile `_clip_gradients` knows their variables."""
         self._turn.variables = list(trainable_variables)
         try:
             super()._backend_apply_gradients(grads, trainable_variables)
@@ -121,6 +123,7 @@ class ReducedUpdates(AsBefore):
             self._turn.variables = []
 
     def _clip_gradients(self, grads: Any) -> Any:
+        """Reduces the gradients over the ranks, in the passes in which an update is due, and then clips them as Keras does."""
         gradients, variables, is_done = list(grads), self._turn.variables, self._turn.is_done
         keys = [self._var_key(variable) for variable in variables]
 
@@ -145,6 +148,7 @@ class ScaledLosses(AsBefore):
 
     @property
     def _turn(self) -> _Turn:  # type: ignore[override]
+        """The current update of the inner optimiser."""
         turn: _Turn = self.inner_optimizer._turn
         return turn
 
@@ -163,7 +167,8 @@ class _Turn:
         self.is_done = False
 
 
-def _zeros(variable: Any) -> Any:
+def _zeros_like(variable: Any) -> Any:
+    """Returns zeros in the shape and type of a variable."""
     from keras import backend, ops
 
     return ops.zeros(variable.shape, backend.standardize_dtype(variable.dtype))

@@ -26,16 +26,18 @@ jax.tree_util.register_pytree_node(CallableList, lambda held: (list(held), None)
 
 
 @HOST_CALL.def_abstract_eval  # type: ignore[untyped-decorator]
-def _results(*arrays: Any, function: Callable[..., Any]) -> list[Any]:  # noqa: ARG001
+def _result_types(*arrays: Any, function: Callable[..., Any]) -> list[Any]:  # noqa: ARG001
+    """Returns the abstract results of a host call: shapes and types of its arguments."""
     return [array.update(weak_type=False) for array in arrays]
 
 
-def _lowered(ctx: Any, *arrays: Any, function: Callable[..., Any]) -> Any:
+def _lower_to_callback(ctx: Any, *arrays: Any, function: Callable[..., Any]) -> Any:
+    """Returns the compiled form of a host call: a callback into Python, with side effects."""
     results, _, _ = mlir.emit_python_callback(ctx, function, None, list(arrays), ctx.avals_in, ctx.avals_out, has_side_effect=True)
     return results
 
 
-mlir.register_lowering(HOST_CALL, _lowered)
+mlir.register_lowering(HOST_CALL, _lower_to_callback)
 
 
 HAS_SLICES = False

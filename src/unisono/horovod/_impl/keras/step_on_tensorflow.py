@@ -36,7 +36,7 @@ def is_slices(gradient: Any) -> bool:
 
 
 def dense(slices: Any) -> Any:
-    """Returns the whole table. Local."""
+    """Returns the gradient of the whole table, with zeros in the other rows. Local."""
     return tf.convert_to_tensor(slices)
 
 

@@ -38,57 +38,60 @@ def allreduce(
     if op is not None and average is not None and average != (op == Average):
         raise ValueError(f"average={average} and op={op!r} contradict each other; give op alone")
     chosen = op if op is not None else Sum if average is False else Average
-    value = _given(value)
-    small, undo = (value, None) if compression is Compression.none else compression.compress(_tensor(value))
-    array = _array(small)
+    value = _tensor_if_tensorflow(value)
+    small, undo = (value, None) if compression is Compression.none else compression.compress(_as_backend_tensor(value))
+    array = _as_numpy(small)
     handle = allreduce_async(as_tensor(array), None, name, chosen, prescale_factor, postscale_factor, process_set)
-    found = _like(small, as_array(synchronize(handle), array.dtype))
+    found = _in_form_of(small, as_array(synchronize(handle), array.dtype))
     if compression is Compression.none:
         return found
     restored = compression.decompress(found, undo)
-    return restored if _is_tensor(value) else _array(restored)
+    return restored if _is_tensor(value) else _as_numpy(restored)
 
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Returns the rows of all ranks, one rank after another; their number may differ."""
-    value = _given(value)
-    array = _array(value)
-    return _like(value, as_array(synchronize(allgather_async(as_tensor(array), name, process_set)), array.dtype))
+    value = _tensor_if_tensorflow(value)
+    array = _as_numpy(value)
+    return _in_form_of(value, as_array(synchronize(allgather_async(as_tensor(array), name, process_set)), array.dtype))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Returns the value of `root_rank`."""
-    value = _given(value)
-    array = _array(value)
-    return _like(value, as_array(synchronize(broadcast_async(as_tensor(array), root_rank, name, process_set)), array.dtype))
+    value = _tensor_if_tensorflow(value)
+    array = _as_numpy(value)
+    return _in_form_of(value, as_array(synchronize(broadcast_async(as_tensor(array), root_rank, name, process_set)), array.dtype))
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set) -> Any:
     """Returns this rank's rows of the reduction."""
-    value = _given(value)
-    array = _array(value)
-    return _like(value, as_array(synchronize(reducescatter_async(as_tensor(array), name, op, process_set)), array.dtype))
+    value = _tensor_if_tensorflow(value)
+    array = _as_numpy(value)
+    return _in_form_of(value, as_array(synchronize(reducescatter_async(as_tensor(array), name, op, process_set)), array.dtype))
 
 
-def _given(value: Any) -> Any:
+def _tensor_if_tensorflow(value: Any) -> Any:
     """The value as a tensor on TensorFlow, so that results have `.numpy()`, as programs for Horovod expect; else the value
     itself."""
-    return _tensor(value) if backend_name() == "tensorflow" else value
+    return _as_backend_tensor(value) if backend_name() == "tensorflow" else value
 
 
 def _is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor or a variable of the Keras backend."""
     from keras import Variable, ops
 
     return ops.is_tensor(value) or isinstance(value, Variable)
 
 
-def _tensor(value: Any) -> Any:
+def _as_backend_tensor(value: Any) -> Any:
+    """Returns a value as a tensor of the Keras backend."""
     from keras import ops
 
     return ops.convert_to_tensor(value)
 
 
-def _array(value: Any) -> np.ndarray:
+def _as_numpy(value: Any) -> np.ndarray:
+    """Returns a value as a NumPy array."""
     from keras import ops
 
     if not _is_tensor(value):
@@ -98,7 +101,8 @@ def _array(value: Any) -> np.ndarray:
     return array
 
 
-def _like(value: Any, array: np.ndarray) -> Any:
+def _in_form_of(value: Any, array: np.ndarray) -> Any:
+    """Returns an array as a tensor of the backend if `value` is one; else as an array, or as a number if it has no dimensions."""
     from keras import ops
 
     if _is_tensor(value):

@@ -9,11 +9,16 @@ from unisono.horovod._impl.job.process_topology import mpi_is_installed
 
 def build_report(ours: str, interface: str) -> str:
     """Returns the text in the same blocks as Horovod prints, so that scripts which look for `[X] PyTorch` find it. Local."""
-    has_torch = _has("torch")
+    has_torch = _is_installed("torch")
     blocks = (
         (
             "Available Frameworks",
-            (("TensorFlow", _has("tensorflow")), ("PyTorch", has_torch), ("Keras", _has("keras")), ("MXNet", False)),
+            (
+                ("TensorFlow", _is_installed("tensorflow")),
+                ("PyTorch", has_torch),
+                ("Keras", _is_installed("keras")),
+                ("MXNet", False),
+            ),
         ),
         ("Available Controllers", (("MPI", mpi_is_installed()), ("Gloo", has_torch))),
         (
@@ -34,5 +39,5 @@ def build_report(ours: str, interface: str) -> str:
     return "\n".join(lines)
 
 
-def _has(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None

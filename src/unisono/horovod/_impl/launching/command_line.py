@@ -70,7 +70,7 @@ def values_of(args: argparse.Namespace, settings: Mapping[str, str]) -> dict[str
             place = f"{flag.setting.removeprefix('!')} (--config-file)"
             given = settings[flag.setting.removeprefix("!")]
             if flag.kind == SWITCH:
-                given = _truth(given, place) != flag.setting.startswith("!")
+                given = _truth_of(given, place) != flag.setting.startswith("!")
         found[flag.dest] = None if given is None else _parse_value(flag, given, place)
     return found
 
@@ -133,15 +133,16 @@ def _is_given(value: object) -> bool:
 
 
 def _parse_value(flag: Flag, given: Any, place: str) -> Any:
+    """Returns the value of a flag from what was given for it; `UsageError`, which names `place`, for what does not fit its kind."""
     if flag.kind == SWITCH:
         return given
     if flag.kind == PAIR:
-        pair = tuple(_number(text, place, whole=False) for text in given)
+        pair = tuple(_number_of(text, place, whole=False) for text in given)
         if pair[0] > pair[1]:
             raise UsageError(f"{place} must be the least and the most seconds; received {pair[0]:g} {pair[1]:g}")
         return pair
     if flag.kind in (WHOLE, NUMBER):
-        return _number(given, place, flag.kind == WHOLE)
+        return _number_of(given, place, flag.kind == WHOLE)
     if flag.choices:
         if given.upper() not in flag.choices:
             raise UsageError(f"{place} must be one of {', '.join(flag.choices)}; received {given!r}")
@@ -151,7 +152,8 @@ def _parse_value(flag: Flag, given: Any, place: str) -> Any:
     return given
 
 
-def _number(text: str, place: str, whole: bool) -> float:
+def _number_of(text: str, place: str, whole: bool) -> float:
+    """Returns the number, 0 or more, that a text holds. Raises `UsageError` for anything else."""
     try:
         number: float = int(text) if whole else float(text)
     except ValueError:
@@ -161,7 +163,8 @@ def _number(text: str, place: str, whole: bool) -> float:
     return number
 
 
-def _truth(text: str, place: str) -> bool:
+def _truth_of(text: str, place: str) -> bool:
+    """Returns whether a text says true, yes, on or 1. Raises `UsageError` for one that says neither that nor the contrary."""
     if text.lower() not in ("true", "yes", "on", "1", "false", "no", "off", "0"):
         raise UsageError(f"{place} must be true or false; received {text!r}")
     return text.lower() in ("true", "yes", "on", "1")

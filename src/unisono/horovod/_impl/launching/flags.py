@@ -41,6 +41,7 @@ class Flag:
 
     @property
     def dest(self) -> str:
+        """Name of the flag's value: that of the longest spelling, with underscores."""
         return max(self.names, key=len).lstrip("-").replace("-", "_")
 
 

@@ -104,11 +104,13 @@ def results_in(folder: Path) -> tuple[int, dict[int, Any]]:
 
 
 def _leave_result(folder: Path, result: object) -> None:
-    dumped, place = _dump(result), _rank_in_generation()
+    """Writes the result of this rank to the folder, with its rank and the size of the job."""
+    dumped, place = _pickled_result(result), _rank_in_generation()
     _leave(folder / f"result-{place.rank}", pickle.dumps((place, dumped)))
 
 
 def _leave_error(folder: Path) -> None:
+    """Writes the traceback of the present exception to the folder, under this rank."""
     _leave(folder / f"error-{_rank_in_generation().rank}", traceback.format_exc().encode())
 
 
@@ -119,7 +121,8 @@ def error_of(folder: Path) -> tuple[int, str] | None:
     return (int(found[0].name.rpartition("-")[2]), found[0].read_text(errors="replace")) if found else None
 
 
-def _dump(result: object) -> bytes:
+def _pickled_result(result: object) -> bytes:
+    """Returns the pickled result; `TypeError` for one that cannot be sent back."""
     import cloudpickle
 
     try:

@@ -91,11 +91,12 @@ def is_here(name: str) -> bool:
 
 
 def hosts_text(hosts: Sequence[tuple[str, int]]) -> str:
+    """Returns the hosts as `host:slots,host:slots`. Pure."""
     return ",".join(f"{name}:{slots}" for name, slots in hosts)
 
 
 def _once(hosts: Sequence[tuple[str, int]], place: str) -> Hosts:
-    """The hosts, each once: the slots of a host that is named twice belong together, as its ranks are neighbours."""
+    """Returns the hosts, each once: the slots of a host that is named twice belong together, as its ranks are neighbours."""
     slots: dict[str, int] = {}
     for name, count in hosts:
         slots[name] = slots.get(name, 0) + count

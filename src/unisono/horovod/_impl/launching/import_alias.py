@@ -41,7 +41,7 @@ def stand_in_folder() -> Path:
 def real_horovod(search: Sequence[str], finders: Iterable[object] = ()) -> str | None:
     """Returns where the folders of `search`, or these finders (`sys.meta_path`), have a package horovod that is not ours; None if
     nowhere. Local."""
-    folders = [folder for folder in search if not _same(folder, stand_in_folder())]
+    folders = [folder for folder in search if not _is_same_folder(folder, stand_in_folder())]
     # One that was installed as editable has a finder of its own. One without find_spec is of an old kind that nobody asks any more.
     others = [one for one in finders if one is not PathFinder and not isinstance(one, HorovodFinder) and hasattr(one, "find_spec")]
     specs: list[ModuleSpec | None] = [PathFinder.find_spec(NAME, folders), *(one.find_spec(NAME, None) for one in others)]
@@ -51,7 +51,7 @@ def real_horovod(search: Sequence[str], finders: Iterable[object] = ()) -> str |
             spec is not None
             and spec.has_location
             and spec.origin
-            and not _same(str(Path(spec.origin).parents[1]), stand_in_folder())
+            and not _is_same_folder(str(Path(spec.origin).parents[1]), stand_in_folder())
         ):
             return spec.origin
     return None
@@ -83,7 +83,7 @@ def install_alias(name: str, folder: str) -> None:
     """Makes `horovod` another name of `unisono.horovod`; the package in the stand-in folder calls it when it is imported. Local."""
     install_excepthook()
     refuse_a_real_one(sys.path, sys.meta_path)
-    if not _same(str(Path(folder).parent), stand_in_folder()):
+    if not _is_same_folder(str(Path(folder).parent), stand_in_folder()):
         raise UsageError(
             f"`import horovod` came from {folder}, but this Unisono is {stand_in_folder()}; start the program with the Python "
             f"that it runs by: {sys.executable} -m unisono horovodrun ..."
@@ -102,6 +102,8 @@ class HorovodFinder(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002 - as importlib calls it
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
+        """Returns the spec of `horovod.a.b`, which loads `unisono.horovod.a.b`; None for other names and for modules that do not
+        exist. Raises `ModuleNotFoundError` with a remedy for parts of Horovod that are left out."""
         if not fullname.startswith(f"{NAME}."):
             return None
         ours = f"{OURS}{fullname.removeprefix(NAME)}"
@@ -112,7 +114,7 @@ class HorovodFinder(MetaPathFinder):
                 raise
             found = None
         if found is None:
-            _refuse_what_is_not_here(fullname)
+            _refuse_left_out_part(fullname)
             return None
         return ModuleSpec(fullname, _SameModule(ours), is_package=found.submodule_search_locations is not None)
 
@@ -125,6 +127,7 @@ class _SameModule(Loader):
         self._own: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002 - as importlib calls it
+        """Returns the module under its own name, which is imported if it was not yet."""
         module = importlib.import_module(self._ours)
         self._own = module.__spec__
         return module
@@ -135,12 +138,14 @@ class _SameModule(Loader):
         module.__spec__ = self._own
 
 
-def _refuse_what_is_not_here(fullname: str) -> None:
+def _refuse_left_out_part(fullname: str) -> None:
+    """Raises ModuleNotFoundError with the remedy for a part of Horovod that is left out on purpose; any other name is simply not
+    found."""
     part = f"{fullname.removeprefix(NAME + '.')}."
     for name, remedy in REMEDIES.items():
         if part.startswith(f"{name}."):
             raise ModuleNotFoundError(f"{fullname} is not part of Unisono's drop-in for Horovod; {remedy}", name=fullname)
 
 
-def _same(folder: str, other: Path) -> bool:
+def _is_same_folder(folder: str, other: Path) -> bool:
     return Path(folder or ".").resolve() == other.resolve()

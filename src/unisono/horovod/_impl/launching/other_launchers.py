@@ -60,7 +60,7 @@ def by_mpirun(
     """Returns the command line of mpirun; may raise `UsageError`. `exported`: variables for other hosts, which Open MPI passes on
     only by name. Pure."""
     if not is_open_mpi:
-        _refuse_words_of_open_mpi(mpirun, options)
+        _refuse_open_mpi_options(mpirun, options)
     command = [mpirun, "-np", str(request.num_proc)]
     if request.hosts is not None:
         command += ["-H" if is_open_mpi else "-hosts", hosts_text(request.hosts)]
@@ -77,18 +77,20 @@ def by_mpirun(
         )
         if len(ssh) > 1:
             command += ["--mca", "plm_rsh_agent", shlex.join(ssh)]
-    command += _split(options.binding, "--binding-args") if options.binding else ["--bind-to", "none"]
-    return [*command, *_split(options.words, "--mpi-args"), *request.words]
+    command += _words_of(options.binding, "--binding-args") if options.binding else ["--bind-to", "none"]
+    return [*command, *_words_of(options.words, "--mpi-args"), *request.words]
 
 
-def _split(text: str, flag: str) -> list[str]:
+def _words_of(text: str, flag: str) -> list[str]:
+    """Returns the words of a text as a shell splits it; `UsageError`, which names the flag, for one whose quotes are wrong."""
     try:
         return shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{flag} {text!r} cannot be split into words: {error}; check its quotes") from error
 
 
-def _refuse_words_of_open_mpi(mpirun: str, options: MpiLaunchOptions) -> None:
+def _refuse_open_mpi_options(mpirun: str, options: MpiLaunchOptions) -> None:
+    """Raises `UsageError` for options that only Open MPI understands, as `mpirun` is another MPI."""
     given = (("--tcp", options.tcp), ("--ssh-port", options.ssh_port), ("--ssh-identity-file", options.ssh_key))
     for flag, value in given:
         if value:

@@ -34,9 +34,11 @@ class OverSsh:
     key: str | None = None
 
     def commands(self) -> list[HostCommand]:
-        return [self._command(index, name, slots) for index, (name, slots) in enumerate(self.hosts)]
+        """Returns the command that starts the ranks of each host, in the order of hosts. Local."""
+        return [self._command_for_host(index, name, slots) for index, (name, slots) in enumerate(self.hosts)]
 
-    def _command(self, index: int, name: str, slots: int) -> HostCommand:
+    def _command_for_host(self, index: int, name: str, slots: int) -> HostCommand:
+        """Returns the command that starts the ranks of one host: ssh with a remote command, or a plain command on this machine."""
         words = (
             *(sys.executable, "-m", "unisono", "run", "--horovod", "--control-stdin", "-n", str(slots)),
             *("--nodes", str(len(self.hosts)), "--node-rank", str(index), "--on-nodes", ",".join(str(n) for _, n in self.hosts)),

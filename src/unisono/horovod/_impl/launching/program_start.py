@@ -60,31 +60,34 @@ class ProgramLaunch:
             raise UsageError("no program was given; write it after the flags: unisono horovodrun -np 4 python train.py")
         for remark in idle_of(self.values, self.env):
             self.say(remark)
-        return replace(self, values=with_defaults(self.values, self.env))._start()
+        return replace(self, values=with_defaults(self.values, self.env))._start_program()
 
-    def _start(self) -> int:
-        self._refuse()
+    def _start_program(self) -> int:
+        """Starts the program in the way that options and allocation call for, and returns its exit code."""
+        self._refuse_contradictions()
         horovod = horovod_start(self.program, variables_of(self.values))
         if self._is_elastic:
-            return self._elastic(horovod)
-        hosts = self._hosts()
+            return self._start_elastic(horovod)
+        hosts = self._given_hosts()
         if self.values["mpi"]:
-            self._mpirun(horovod, hosts)
+            self._become_mpirun(horovod, hosts)
         if hosts is None and self._in_other_nodes():
-            self._srun(horovod, None)
+            self._become_srun(horovod, None)
         num_proc = self._num_proc(hosts)
         refuse_inside_launched_process(self.env, num_proc, LET_IT_START)
         if hosts is None or all(is_here(name) for name, _ in hosts):
-            return self._here(horovod, num_proc)
+            return self._start_here(horovod, num_proc)
         if self.env.get("SLURM_JOB_ID"):
-            self._srun(horovod, hosts)
-        return self._ssh(horovod, first_slots(hosts, num_proc))
+            self._become_srun(horovod, hosts)
+        return self._start_over_ssh(horovod, first_slots(hosts, num_proc))
 
     @property
     def _is_elastic(self) -> bool:
+        """Whether an option asks for an elastic job."""
         return any(self.values[name] is not None for name in ELASTIC)
 
-    def _refuse(self) -> None:
+    def _refuse_contradictions(self) -> None:
+        """Raises `UsageError` for options that contradict each other, or that are not offered."""
         if self.values["jsrun"]:
             raise UsageError(
                 "--jsrun is not offered; let jsrun start the processes: "
@@ -109,12 +112,14 @@ class ProgramLaunch:
                 variable = next((flag.default for flag in FLAGS if flag.dest == name and flag.default), None)
                 raise UsageError(f"{option}{f' ({variable})' if variable else ''} must be at least 1; received 0")
 
-    def _hosts(self) -> Hosts | None:
+    def _given_hosts(self) -> Hosts | None:
+        """Returns the hosts of -H or of the host file; None if neither was given."""
         if self.values["hosts"] is not None:
             return hosts_of(self.values["hosts"])
         return None if self.values["hostfile"] is None else hosts_in(Path(self.values["hostfile"]))
 
     def _num_proc(self, hosts: Hosts | None) -> int:
+        """Returns the number of processes from -np, the slots of the hosts or the SLURM allocation; `UsageError` if none tells."""
         asked: int | None = self.values["num_proc"]
         if hosts is not None:
             return sum(slots for _, slots in first_slots(hosts, asked))
@@ -131,10 +136,12 @@ class ProgramLaunch:
         return len(slurm.job_hosts(self.env)) > 1 or not self.env.get("SLURMD_NODENAME")
 
     def _time_limit_variables(self) -> dict[str, str]:
+        """Returns the variable that hands --start-timeout to the ranks; empty if it was not given."""
         timeout = self.values["start_timeout"]
         return {} if timeout is None else {"UNISONO_TIME_LIMIT_S": str(timeout)}
 
-    def _here(self, horovod: HorovodStart, num_proc: int) -> int:
+    def _start_here(self, horovod: HorovodStart, num_proc: int) -> int:
+        """Starts all processes on this machine and returns the exit code."""
         self._say_if_verbose(f"{num_proc} processes on this machine: {shlex.join(command(self.program))}", horovod)
         self._remark_on_ssh("all processes run on this machine")
         output = self.values["output_filename"]
@@ -148,7 +155,8 @@ class ProgramLaunch:
         )
         return launch(with_horovod(config, horovod, self.env))
 
-    def _srun(self, horovod: HorovodStart, hosts: Hosts | None) -> None:
+    def _become_srun(self, horovod: HorovodStart, hosts: Hosts | None) -> None:
+        """Replaces this process by srun, which starts the ranks on the allocation, or on these hosts of it."""
         num_proc = self._num_proc(hosts)
         refuse_inside_launched_process(self.env, num_proc, LET_IT_START)
         self._refuse_timestamps("srun")
@@ -158,9 +166,10 @@ class ProgramLaunch:
             make_folder(output)
         used = None if hosts is None else first_slots(hosts, num_proc)
         request = LaunchRequest(num_proc, used, (sys.executable, *JUST_RUN, *self.program), output)
-        self._become(by_srun(request, self.env), horovod, {})
+        self._become_launcher(by_srun(request, self.env), horovod, {})
 
-    def _mpirun(self, horovod: HorovodStart, hosts: Hosts | None) -> None:
+    def _become_mpirun(self, horovod: HorovodStart, hosts: Hosts | None) -> None:
+        """Replaces this process by mpirun, which starts the ranks. Raises `UsageError` where it is not installed."""
         num_proc = self._num_proc(hosts)
         refuse_inside_launched_process(self.env, num_proc, LET_IT_START)
         self._refuse_timestamps("mpirun")
@@ -185,27 +194,31 @@ class ProgramLaunch:
         variables = {**self._time_limit_variables(), **asked, **common_variables({**self.env, **asked}, horovod)}
         exported = sorted({*variables, "PATH", *(name for name in self.env if name.startswith(("HOROVOD_", "UNISONO_")))})
         is_open_mpi = "Open MPI" in version or "OpenRTE" in version
-        self._become(by_mpirun(mpirun, is_open_mpi, request, options, exported), horovod, asked)
+        self._become_launcher(by_mpirun(mpirun, is_open_mpi, request, options, exported), horovod, asked)
 
     def _refuse_timestamps(self, launcher: str) -> None:
+        """Raises `UsageError` if timestamps were asked for, which this launcher does not print."""
         if self.values["prefix_output_with_timestamp"]:
             raise UsageError(
                 f"--prefix-output-with-timestamp works where Unisono passes the lines on, and here {launcher} does; leave it out"
             )
 
     def _remark_on_ssh(self, why: str) -> None:
+        """Prints that options for ssh have no effect, if some were given; `why` says what is used instead."""
         for name in ("ssh_port", "ssh_identity_file"):
             if self.values[name] is not None:
                 self.say(f"--{name.replace('_', '-')} changes nothing here: {why}, without ssh")
 
-    def _become(self, words: Sequence[str], horovod: HorovodStart, asked: Mapping[str, str]) -> None:
+    def _become_launcher(self, words: Sequence[str], horovod: HorovodStart, asked: Mapping[str, str]) -> None:
+        """Replaces this process by another launcher, with the variables of the job and those in `asked`."""
         self._say_if_verbose(shlex.join(words), horovod)
         if self.values["control_stdin"]:
             sigterm_if_parent_ends()
         env = {**self.env, **self._time_limit_variables(), **asked}
         become(words, {**env, **common_variables(env, horovod)})
 
-    def _ssh(self, horovod: HorovodStart, hosts: Hosts) -> int:
+    def _start_over_ssh(self, horovod: HorovodStart, hosts: Hosts) -> int:
+        """Starts the processes on several hosts through ssh and returns the exit code."""
         first = socket.gethostname() if is_here(hosts[0][0]) else hosts[0][0]
         secret = secrets.token_hex(16)  # no two jobs may meet
         options: list[str] = []
@@ -230,11 +243,13 @@ class ProgramLaunch:
         self._say_if_verbose("\n".join(f"{one.host}: {shlex.join(one.argv)}" for one in commands), horovod)
         return run_on_hosts(commands, self.values["control_stdin"])
 
-    def _elastic(self, horovod: HorovodStart) -> int:
+    def _start_elastic(self, horovod: HorovodStart) -> int:
+        """Runs the program as an elastic job and returns its exit code. Raises `UsageError` for numbers of processes that
+        contradict each other."""
         from unisono.horovod._impl.elastic.elastic_driver import ElasticPlan, drive
 
         script = self.values["host_discovery_script"]
-        hosts = self._hosts()
+        hosts = self._given_hosts()
         if hosts is None and script is None and self._in_other_nodes():
             hosts = self._hosts_of_slurm()
         asked = [self.values[name] for name in ("min_num_proc", "num_proc", "max_num_proc")]
@@ -292,6 +307,7 @@ class ProgramLaunch:
         return tuple(zip(names, tasks, strict=True))
 
     def _say_if_verbose(self, text: str, horovod: HorovodStart) -> None:
+        """With --verbose prints the text and the variables of the job."""
         if self.values["verbose"]:
             self.say(text)
             for name, value in horovod.variables:

@@ -72,9 +72,9 @@ def run(
     if not callable(func):
         raise ValueError(f"horovod.run needs a function; received {func!r}")
     given = {
-        "--num-proc": _one("num_proc", num_proc, np),
-        "--min-num-proc": _one("min_num_proc", min_num_proc, min_np),
-        "--max-num-proc": _one("max_num_proc", max_num_proc, max_np),
+        "--num-proc": _by_either_name("num_proc", num_proc, np),
+        "--min-num-proc": _by_either_name("min_num_proc", min_num_proc, min_np),
+        "--max-num-proc": _by_either_name("max_num_proc", max_num_proc, max_np),
         "--slots-per-host": slots,
         "--reset-limit": reset_limit,
         "--hosts": hosts,
@@ -85,7 +85,7 @@ def run(
         "--ssh-identity-file": ssh_identity_file,
         "--output-filename": output_filename,
         "--mpi-args": mpi_args,
-        "--network-interfaces": _joined(network_interfaces if network_interfaces is not None else network_interface),
+        "--network-interfaces": _comma_list(network_interfaces if network_interfaces is not None else network_interface),
         "--disable-cache": disable_cache,
         "--verbose": verbose,
         "--gloo": use_gloo,
@@ -93,7 +93,7 @@ def run(
     }
     if not any(given[name] for name in ("--num-proc", "--min-num-proc", "--hosts", "--hostfile")):
         given["--num-proc"] = 1
-    flags = [word for name, value in given.items() for word in _words(name, value)]
+    flags = [word for name, value in given.items() for word in _option_words(name, value)]
     if cooldown_range is not None:
         flags += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
     try:
@@ -108,7 +108,9 @@ def run(
         raise ValueError(str(error)) from error
 
 
-def _one(name: str, value: int | None, old: int | None) -> int | None:
+def _by_either_name(name: str, value: int | None, old: int | None) -> int | None:
+    """Returns the number given under a name or its old name; None if neither was. Raises `ValueError` for both, and for less than
+    1."""
     if value is not None and old is not None:
         raise ValueError(
             f"{name} and its old name {name.replace('num_proc', 'np')} were both given (horovod.run); give {name} only"
@@ -119,11 +121,13 @@ def _one(name: str, value: int | None, old: int | None) -> int | None:
     return found
 
 
-def _joined(names: str | Sequence[str] | None) -> str | None:
+def _comma_list(names: str | Sequence[str] | None) -> str | None:
+    """Returns names as one text with commas; a text and None as they are."""
     return names if names is None or isinstance(names, str) else ",".join(names)
 
 
-def _words(name: str, value: object) -> list[str]:
+def _option_words(name: str, value: object) -> list[str]:
+    """Returns an option with its value as words of a command line; none for a value of None, or a switch that is off."""
     if any(name in flag.names for flag in FLAGS if flag.kind == SWITCH):
         return [name] if value else []
     return [] if value is None else [name, str(value)]
@@ -207,6 +211,8 @@ def _pass_on(pipe: IO[bytes], stream: IO[str], said: list[str], dropped: list[st
 
 
 def _results(folder: Path, code: int, said: Sequence[str]) -> list[Any]:
+    """Returns the results of all ranks, in their order. Raises `RuntimeError` with the traceback of the rank that failed first, or
+    for a missing result, and `UsageError` for wrong options."""
     if code == USAGE_CODE and said and said[-1].startswith("error: "):
         raise UsageError(said[-1].removeprefix("error: "))
     if code:

@@ -26,7 +26,7 @@ def read_settings(path: Path) -> dict[str, str]:
 def parse_settings(text: str, name: str) -> dict[str, str]:
     """Returns the settings of a text. Values stay texts, since they are checked like those of flags. Keys that Horovod does not
     have are refused, as they would have no effect. Pure."""
-    yaml = _yaml()
+    yaml = _import_yaml()
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -39,13 +39,14 @@ def parse_settings(text: str, name: str) -> dict[str, str]:
     for section, node in _pairs(root, name, "a section was expected") if root is not None else ():
         if not isinstance(node, yaml.ScalarNode):
             for key, value in _pairs(node, name, "lines `key: value` were expected"):
-                _put(found, f"{section}.{key}", value, name)
+                _put_setting(found, f"{section}.{key}", value, name)
         elif section == CONTROLLER or not _is_empty(node):
-            _put(found, section, node, name)
+            _put_setting(found, section, node, name)
     return found
 
 
-def _yaml() -> Any:
+def _import_yaml() -> Any:
+    """Returns the module yaml; `UsageError` with a remedy if it is not installed."""
     try:
         import yaml
     except ModuleNotFoundError as error:
@@ -56,6 +57,8 @@ def _yaml() -> Any:
 
 
 def _pairs(node: Any, name: str, expected: str) -> Iterator[tuple[str, Any]]:
+    """Yields the keys of a mapping, with underscores, and their nodes. Raises `UsageError` with the line for anything but a
+    mapping."""
     if node.id != "mapping":
         raise _not_understood(name, node.start_mark, expected)
     for key, value in node.value:
@@ -64,7 +67,8 @@ def _pairs(node: Any, name: str, expected: str) -> Iterator[tuple[str, Any]]:
         yield key.value.replace("-", "_"), value
 
 
-def _put(found: dict[str, str], place: str, node: Any, name: str) -> None:
+def _put_setting(found: dict[str, str], place: str, node: Any, name: str) -> None:
+    """Adds a setting unless its value is empty. Raises `UsageError` for a name that is not known and for more than one value."""
     if place not in KNOWN:
         section = place.partition(".")[0]
         like = ", ".join(one.partition(".")[2] for one in KNOWN if one.startswith(f"{section}."))
@@ -79,10 +83,12 @@ def _put(found: dict[str, str], place: str, node: Any, name: str) -> None:
 
 
 def _is_empty(node: Any) -> bool:
+    """Whether a value stands for nothing: empty, null, ~ or none, without quotes."""
     return node.style is None and node.value.lower() in EMPTY
 
 
 def _not_understood(name: str, mark: Any, why: str) -> UsageError:
+    """Returns the error for a line of the file that is not understood."""
     return UsageError(
         f"{name}, line {mark.line + 1} is not understood (--config-file): {why}; write sections with lines `key: value`"
     )

@@ -39,7 +39,7 @@ def allreduce(
         with tf.device(device_sparse or None):
             return gather_slices([tensor], op, prescale_factor, postscale_factor, name, process_set, ignore_name_scope)[0]
     with tf.device(device_dense or None), by_either_name():
-        small, undo = compression.compress(_held(tensor))
+        small, undo = compression.compress(_as_tf_tensor(tensor))
         names = names_of("Allreduce", name, [small], ignore_name_scope)
         (result,) = operations.allreduce([small], names, op, prescale_factor, postscale_factor, process_set)
         return compression.decompress(result, undo)
@@ -72,7 +72,7 @@ def grouped_allreduce(
             results[position] = one
     if dense:
         with tf.device(device_dense or None), by_either_name():
-            pairs = [compression.compress(_held(tensors[position])) for position in dense]
+            pairs = [compression.compress(_as_tf_tensor(tensors[position])) for position in dense]
             smalls = [small for small, _ in pairs]
             names = names_of("Allreduce", name, smalls, ignore_name_scope, grouped=True)
             reduced = operations.allreduce(smalls, names, op, prescale_factor, postscale_factor, process_set, grouped=True)
@@ -87,7 +87,7 @@ def allgather(
 ) -> Any:
     """Returns the rows of all ranks, one rank after another; their number may differ."""
     with by_either_name():
-        held = _held(tensor)
+        held = _as_tf_tensor(tensor)
         return operations.allgather([held], names_of("Allgather", name, [held], ignore_name_scope), process_set)[0]
 
 
@@ -99,7 +99,7 @@ def grouped_allgather(
     if not tensors:
         return []
     with by_either_name():
-        held = [_held(tensor) for tensor in tensors]
+        held = [_as_tf_tensor(tensor) for tensor in tensors]
         names = names_of("Allgather", name, held, ignore_name_scope, grouped=True)
         return operations.allgather(held, names, process_set, grouped=True)
 
@@ -114,7 +114,7 @@ def broadcast(
 ) -> Any:
     """Returns the values of `root_rank`, a rank of the whole job."""
     with by_either_name():
-        held = _held(tensor)
+        held = _as_tf_tensor(tensor)
         return operations.broadcast([held], names_of("Broadcast", name, [held], ignore_name_scope), root_rank, process_set)[0]
 
 
@@ -129,7 +129,7 @@ def alltoall(
     """Sends `splits[r]` rows to each rank r; returns the rows that came and, if `splits` was given, how many came from each."""
     with by_either_name():
         counts = None if splits is None else tf.convert_to_tensor(splits)
-        rows, received = operations.alltoall(_held(tensor), counts, name, process_set, ignore_name_scope)
+        rows, received = operations.alltoall(_as_tf_tensor(tensor), counts, name, process_set, ignore_name_scope)
     return rows if splits is None else (rows, received)
 
 
@@ -147,7 +147,7 @@ def reducescatter(
 ) -> Any:
     """Returns this rank's rows of the reduction; the first ranks get one more where they do not divide."""
     with tf.device(device_dense or None), by_either_name():
-        small, undo = compression.compress(_held(tensor))
+        small, undo = compression.compress(_as_tf_tensor(tensor))
         names = names_of("Reducescatter", name, [small], ignore_name_scope)
         (result,) = operations.reducescatter([small], names, op, prescale_factor, postscale_factor, process_set)
         return compression.decompress(result, undo)
@@ -169,7 +169,7 @@ def grouped_reducescatter(
     if not tensors:
         return []
     with tf.device(device_dense or None), by_either_name():
-        pairs = [compression.compress(_held(tensor)) for tensor in tensors]
+        pairs = [compression.compress(_as_tf_tensor(tensor)) for tensor in tensors]
         smalls = [small for small, _ in pairs]
         names = names_of("Reducescatter", name, smalls, ignore_name_scope, grouped=True)
         results = operations.reducescatter(smalls, names, op, prescale_factor, postscale_factor, process_set, grouped=True)
@@ -184,5 +184,5 @@ def join() -> Any:
         return operations.join()
 
 
-def _held(tensor: Any) -> Any:
+def _as_tf_tensor(tensor: Any) -> Any:
     return tf.convert_to_tensor(tensor)

@@ -39,7 +39,7 @@ def DistributedOptimizer(
     """Returns an optimiser like the given one, whose computation of gradients is collective. Local."""
     groups = check_groups(num_groups, groups)
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        return _of_keras(
+        return _keras_optimizer(
             optimizer,
             name=name,
             device_dense=device_dense,
@@ -86,7 +86,8 @@ def DistributedOptimizer(
     return _DistributedOptimizer(optimizer, reduction, accumulation, use_locking)
 
 
-def _of_keras(optimizer: Any, **options: Any) -> Any:
+def _keras_optimizer(optimizer: Any, **options: Any) -> Any:
+    """Returns the distributed optimiser for one of Keras; `ValueError` for Adasum, which it does not know."""
     if options["op"] == Adasum:
         raise ValueError("op=hvd.Adasum does not go with optimizers of Keras; give op=hvd.Average or op=hvd.Sum")
     from unisono.horovod._impl.keras.distributed_optimizer import DistributedOptimizer as OfKeras
@@ -126,12 +127,15 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         return apply() if self._accumulation is None else self._accumulation.apply_if_last(apply, [one for one, _ in pairs])
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the slot of the given optimiser."""
         return self._optimizer.get_slot(*args, **kwargs)
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the names of the given optimiser's slots."""
         return self._optimizer.get_slot_names(*args, **kwargs)
 
     def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the variables of the given optimiser."""
         return self._optimizer.variables(*args, **kwargs)
 
 

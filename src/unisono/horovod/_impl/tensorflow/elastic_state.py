@@ -22,18 +22,18 @@ class TensorFlowState(ObjectState):
         self.session = session or (None if tf.executing_eagerly() else tf.compat.v1.get_default_session())
         self._into: dict[int, tuple[Any, Any]] = {}
         self._send: Any = None
-        self._values = self._read()
+        self._values = self._read_values()
         super().__init__(bcast_object=broadcast_object, get_rank=rank, **kwargs)
 
     def save(self) -> None:
         """Copies everything. Local."""
-        self._values = self._read()
+        self._values = self._read_values()
         super().save()
 
     def restore(self) -> None:
         """Returns to the last copy. Local."""
         for variable, value in zip(self.variables, self._values, strict=True):
-            self._write(variable, value)
+            self._write_value(variable, value)
         super().restore()
 
     def sync(self) -> None:
@@ -45,14 +45,16 @@ class TensorFlowState(ObjectState):
                 self._send = broadcast_variables(self.variables, root_rank=0)
             self.session.run(self._send)
         super().sync()
-        self._values = self._read()  # last, so that who is lost on the way leaves the others with what they had before
+        self._values = self._read_values()  # last, so that who is lost on the way leaves the others with what they had before
 
-    def _read(self) -> list[Any]:
+    def _read_values(self) -> list[Any]:
+        """Returns the present values of all variables as arrays."""
         if self.session is not None:
             return list(self.session.run(self.variables))
         return [variable.numpy() for variable in self.variables]
 
-    def _write(self, variable: Any, value: Any) -> None:
+    def _write_value(self, variable: Any, value: Any) -> None:
+        """Assigns a value to a variable, in a session by an operation that is made once."""
         if self.session is None:
             variable.assign(value)
             return

@@ -58,4 +58,5 @@ class Accumulation:
 
 
 def _local_variable(zeros: Any) -> Any:
+    """Returns a new local variable, not trainable, which is initialised with `zeros`."""
     return tf.compat.v1.Variable(zeros, trainable=False, collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES], use_resource=True)

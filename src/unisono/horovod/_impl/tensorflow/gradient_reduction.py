@@ -49,6 +49,7 @@ class Reduction:
         self.kept.append(variable)
 
     def is_local(self, variable: Any) -> bool:
+        """Whether the gradient of a variable stays unreduced."""
         return id(variable) in self.local
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
@@ -83,11 +84,11 @@ class Reduction:
         if self.scale_local:
             for position, one in enumerate(found):
                 if one is not None and self.is_local(variables[position]):
-                    found[position] = _divided(one, size_op(self.process_set.process_set_id or 0))
+                    found[position] = _divided_by(one, size_op(self.process_set.process_set_id or 0))
         return found
 
     def _reduce(self, found: list[Any], positions: Sequence[int], grouped: bool) -> None:
-        """The reduced gradients, by their places in the list."""
+        """Replaces the gradients at these positions of the list by their reductions; `grouped`: as one operation."""
         if not positions:
             return
         before, after = (1.0 / self.predivide, self.predivide) if self.op == Average else (1.0, 1.0)
@@ -113,9 +114,10 @@ class Reduction:
         return [group for group in groups if group] + [[position] for position in where.values()]
 
 
-def _divided(gradient: Any, size: Any) -> Any:
+def _divided_by(gradient: Any, size: Any) -> Any:
+    """Returns a gradient, dense or of some rows, divided by `size`."""
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(_divided(gradient.values, size), gradient.indices, gradient.dense_shape)
+        return tf.IndexedSlices(_divided_by(gradient.values, size), gradient.indices, gradient.dense_shape)
     return gradient / tf.cast(size, gradient.dtype)
 
 

@@ -40,7 +40,7 @@ def exchange(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.TensorS
     """Submits operations on the inputs and returns their results, with types and shapes as in `outputs`. Collective, blocking when
     run."""
     if not tf.executing_eagerly():
-        return _in_graph(submit, inputs, outputs)
+        return _exchange_in_graph(submit, inputs, outputs)
     with by_either_name():
         handles = submit(
             [_copy_in(np.asarray(one.numpy())) for one in inputs]
@@ -49,7 +49,8 @@ def exchange(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.TensorS
     return [tf.convert_to_tensor(array) for array in arrays]
 
 
-def _in_graph(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.TensorSpec]) -> list[Any]:
+def _exchange_in_graph(submit: Submit, inputs: Sequence[Any], outputs: Sequence[tf.TensorSpec]) -> list[Any]:
+    """Adds nodes to the graph that submit the operations, wait for them and give their results; returns the result tensors."""
     refuse_xla("an operation of horovod.tensorflow")
     node = _Node(submit, outputs)
     is_function = tf.compat.v1.executing_eagerly_outside_functions()
@@ -81,7 +82,7 @@ def _wait_on_data_thread(handles: Any) -> Any:
     engine, but it reads data sets in other threads than the nodes: one such thread waits here."""
 
     def wait(held: Any) -> Any:
-        return tf.numpy_function(_wait, [held], tf.bool, stateful=False)
+        return tf.numpy_function(_wait_for_handles, [held], tf.bool, stateful=False)
 
     shape = {"output_types": [tf.bool], "output_shapes": [None]}
     rows = tf.data.Dataset.from_tensors(handles).map(wait)
@@ -89,7 +90,8 @@ def _wait_on_data_thread(handles: Any) -> Any:
     return tf.raw_ops.DatasetToSingleElement(dataset=aside, **shape)[0]
 
 
-def _wait(handles: np.ndarray) -> np.ndarray:
+def _wait_for_handles(handles: np.ndarray) -> np.ndarray:
+    """Waits for these operations and returns true, as an element of a data set. Blocking."""
     for handle in handles:
         PROCESS.handles.wait(int(handle))
     return np.array(True)
@@ -156,6 +158,7 @@ class _Node:
                     self._queue.dequeue()
 
     def _enqueue_when_done(self, handles: Sequence[int]) -> None:
+        """Adds an element to the node's queue when the last of these operations is done. Not blocking."""
         left = set(handles)
 
         def one_is_done(handle: int) -> None:

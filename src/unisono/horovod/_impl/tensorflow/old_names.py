@@ -38,10 +38,11 @@ def explain_old_names(tensorflow: Any) -> None:
     for part in PARTS:
         module = getattr(tensorflow, part) if part else tensorflow
         if "__getattr__" not in vars(module):
-            module.__getattr__ = functools.partial(_missing, tensorflow, part)
+            module.__getattr__ = functools.partial(_explain_missing, tensorflow, part)
 
 
-def _missing(tensorflow: Any, part: str, name: str) -> Any:
+def _explain_missing(tensorflow: Any, part: str, name: str) -> Any:
+    """Raises `OldName`, with the lines to write instead, for a name of TensorFlow 1; `AttributeError` for any other."""
     old = tensorflow.compat.v1
     full = f"tf.{part}.{name}" if part else f"tf.{name}"
     if name.startswith("_") or not hasattr(getattr(old, part) if part else old, name):

@@ -25,17 +25,18 @@ def name_for(kind: str, name: str | None, like: Any, ignore_name_scope: bool = F
     wanted = name or f"Horovod{kind}_{_tensor_name(like)}"
     scope = "" if ignore_name_scope else graph.get_name_scope()
     full = re.sub(r"[^a-zA-Z0-9_/.]", "_", f"{scope}/{wanted}" if scope else wanted)
-    return _not_used_before(full, _around(graph))
+    return _unused_name(full, _naming_graph(graph))
 
 
 def _tensor_name(like: Any) -> str:
+    """Returns the name of a tensor; "captured" for a value from outside of the graph."""
     try:
         return str(like.name)
     except AttributeError:  # a value from outside of the graph
         return "captured"
 
 
-def _around(graph: Any) -> Any:
+def _naming_graph(graph: Any) -> Any:
     """The graph in which no name occurs twice: that of the function. Not one further out, as a function that was traced before is
     not traced again there, and its names would depend on the first caller, which may differ between ranks.
 
@@ -52,7 +53,8 @@ def _around(graph: Any) -> Any:
     return next(one for one in nest if not isinstance(one, ControlFlowFuncGraph))
 
 
-def _not_used_before(name: str, graph: Any) -> str:
+def _unused_name(name: str, graph: Any) -> str:
+    """Returns the name, with a number if it is used in this graph already, and notes that it is used."""
     used = graph_list(graph, "names")
     found, number = name, 0
     while found in used:

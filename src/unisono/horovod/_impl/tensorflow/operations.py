@@ -59,22 +59,22 @@ def allreduce(
                 prescale=prescale,
                 postscale=postscale,
             )
-            for part, name in zip(_parts(held, grouped), names, strict=True)
+            for part, name in zip(_input_groups(held, grouped), names, strict=True)
         ]
 
     def forward(*xs: Any) -> Any:
         def backward(*dys: Any) -> list[Any]:
-            slopes = _slopes(dys, xs)
+            slopes = _gradient_tensors(dys, xs)
             return allreduce(slopes, names_of("Allreduce", None, slopes, False), op, prescale, postscale, process_set)
 
-        return exchange(submit, xs, [_like(x) for x in xs]), backward
+        return exchange(submit, xs, [_spec_of(x) for x in xs]), backward
 
-    return list(tf.custom_gradient(forward)(*_held(tensors)))
+    return list(tf.custom_gradient(forward)(*_as_tf_tensors(tensors)))
 
 
 def allgather(tensors: Sequence[Any], names: Names, process_set: ProcessSet, grouped: bool = False) -> list[Any]:
     """Returns the rows of all ranks. The gradient is this rank's rows of the mean of the gradients."""
-    held = _held(tensors)
+    held = _as_tf_tensors(tensors)
     _check_rows(ALLGATHER, held)
 
     def submit(tensors: list[torch.Tensor]) -> list[int]:
@@ -85,7 +85,7 @@ def allgather(tensors: Sequence[Any], names: Names, process_set: ProcessSet, gro
 
         return [
             start(ALLGATHER, part, process_set, rows_and_spans, name=name, grouped=grouped)
-            for part, name in zip(_parts(tensors, grouped), names, strict=True)
+            for part, name in zip(_input_groups(tensors, grouped), names, strict=True)
         ]
 
     def forward(*xs: Any) -> Any:
@@ -96,7 +96,7 @@ def allgather(tensors: Sequence[Any], names: Names, process_set: ProcessSet, gro
         ours = found[len(xs) :] if grouped else found[1::2]
 
         def backward(*dys: Any) -> list[Any]:
-            slopes = _slopes(dys, xs)
+            slopes = _gradient_tensors(dys, xs)
             means = allreduce(slopes, names_of("Allreduce", None, slopes, False), Average, 1.0, 1.0, process_set)
             return [mean[span[0] : span[0] + span[1]] for mean, span in zip(means, ours, strict=True)]
 
@@ -109,31 +109,31 @@ def broadcast(tensors: Sequence[Any], names: Names, root_rank: int, process_set:
     """Returns the root's values. The gradient is the mean of the gradients on the root and zero elsewhere."""
 
     def submit(held: list[torch.Tensor]) -> list[int]:
-        members = PROCESS.ranks_of(_number(process_set))
+        members = PROCESS.ranks_of(_process_set_number(process_set))
         if root_rank not in members:
             raise ValueError(f"root_rank must be a rank of {process_set} ({list(members)}); received {root_rank}")
         return [
             start(BROADCAST, part, process_set, _outputs, name=name, outputs=part, grouped=grouped, root=int(root_rank))
-            for part, name in zip(_parts(held, grouped), names, strict=True)
+            for part, name in zip(_input_groups(held, grouped), names, strict=True)
         ]
 
     def forward(*xs: Any) -> Any:
         def backward(*dys: Any) -> list[Any]:
-            slopes = _slopes(dys, xs)
+            slopes = _gradient_tensors(dys, xs)
             means = allreduce(slopes, names_of("Allreduce", None, slopes, False), Average, 1.0, 1.0, process_set)
             if PROCESS.topology.rank == root_rank:
                 return means
             with tf.control_dependencies(means):  # the root waits for us, so they are computed though not used
                 return [tf.zeros_like(mean) for mean in means]
 
-        return exchange(submit, xs, [_like(x) for x in xs]), backward
+        return exchange(submit, xs, [_spec_of(x) for x in xs]), backward
 
-    return list(tf.custom_gradient(forward)(*_held(tensors)))
+    return list(tf.custom_gradient(forward)(*_as_tf_tensors(tensors)))
 
 
 def alltoall(tensor: Any, splits: Any, name: str | None, process_set: ProcessSet, ignore_name_scope: bool) -> tuple[Any, Any]:
     """Returns the rows that came, and how many from each rank. The gradient is sent back the same way."""
-    (held,) = _held([tensor])
+    (held,) = _as_tf_tensors([tensor])
     _check_rows(ALLTOALL, [held])
     title = name_for("Alltoall", name, held, ignore_name_scope)
 
@@ -150,7 +150,7 @@ def alltoall(tensor: Any, splits: Any, name: str | None, process_set: ProcessSet
         rows, counts = exchange(submit, [x, *given], specs)
 
         def backward(slope: Any, _: Any) -> list[Any]:
-            back, _ = alltoall(_slopes([slope], [x])[0], counts, None, process_set, False)
+            back, _ = alltoall(_gradient_tensors([slope], [x])[0], counts, None, process_set, False)
             return [back, *(None for _ in given)]
 
         return (rows, counts), backward
@@ -171,7 +171,7 @@ def reducescatter(
     """Returns this rank's rows of the reductions. The gradient is that of all ranks, in their places."""
     if op not in (Average, Sum):
         raise HorovodInternalError(f"reducescatter knows hvd.Average and hvd.Sum only; received op={op!r}")
-    held = _held(tensors)
+    held = _as_tf_tensors(tensors)
     _check_rows(REDUCESCATTER, held)
 
     def submit(tensors: list[torch.Tensor]) -> list[int]:
@@ -187,13 +187,13 @@ def reducescatter(
                 prescale=prescale,
                 postscale=postscale,
             )
-            for part, name in zip(_parts(tensors, grouped), names, strict=True)
+            for part, name in zip(_input_groups(tensors, grouped), names, strict=True)
         ]
 
     def forward(*xs: Any) -> Any:
         def backward(*dys: Any) -> list[Any]:
             factor = prescale * postscale * (process_set.size() if op == Sum else 1)
-            slopes = [slope * tf.cast(factor, slope.dtype) for slope in _slopes(dys, xs)]
+            slopes = [slope * tf.cast(factor, slope.dtype) for slope in _gradient_tensors(dys, xs)]
             return allgather(slopes, names_of("Allgather", None, slopes, False), process_set)
 
         specs = [tf.TensorSpec([None, *x.shape[1:]] if x.shape.rank is not None else None, x.dtype) for x in xs]
@@ -217,7 +217,8 @@ def join() -> Any:
     return exchange(submit, [], [tf.TensorSpec([], tf.int32)])[0]
 
 
-def _held(tensors: Sequence[Any]) -> list[Any]:
+def _as_tf_tensors(tensors: Sequence[Any]) -> list[Any]:
+    """Returns the values as tensors; `ValueError` for texts and other types that cannot be sent."""
     held = [tf.convert_to_tensor(tensor) for tensor in tensors]
     for tensor in held:
         if tensor.dtype in (tf.string, tf.variant, tf.resource):
@@ -225,28 +226,33 @@ def _held(tensors: Sequence[Any]) -> list[Any]:
     return held
 
 
-def _slopes(dys: Sequence[Any], xs: Sequence[Any]) -> list[Any]:
+def _gradient_tensors(dys: Sequence[Any], xs: Sequence[Any]) -> list[Any]:
     """The gradients as tensors of the right type: TensorFlow also passes slices, and zeros of another type where it has none."""
     return [tf.cast(tf.convert_to_tensor(dy), x.dtype) for dy, x in zip(dys, xs, strict=True)]
 
 
-def _like(x: Any) -> tf.TensorSpec:
+def _spec_of(x: Any) -> tf.TensorSpec:
+    """Returns shape and type of a tensor, as a `TensorSpec`."""
     return tf.TensorSpec(x.shape, x.dtype)
 
 
-def _parts(held: list[torch.Tensor], grouped: bool) -> list[list[torch.Tensor]]:
+def _input_groups(held: list[torch.Tensor], grouped: bool) -> list[list[torch.Tensor]]:
+    """Returns the inputs of each operation: all in one if `grouped`, else one for each tensor."""
     return [held] if grouped else [[one] for one in held]
 
 
 def _outputs(entry: Entry) -> list[torch.Tensor]:
+    """Returns the outputs of a finished operation."""
     return entry.outputs
 
 
-def _number(process_set: ProcessSet) -> int:
+def _process_set_number(process_set: ProcessSet) -> int:
+    """Returns the number of a process set; -1 if it is not registered."""
     return -1 if process_set.process_set_id is None else process_set.process_set_id
 
 
 def _check_rows(kind: str, tensors: Sequence[Any]) -> None:
+    """Raises `ValueError` for a tensor without dimensions, as the operation counts rows."""
     for tensor in tensors:
         if tensor.shape.rank == 0:
             raise ValueError(

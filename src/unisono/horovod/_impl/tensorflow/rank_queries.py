@@ -20,28 +20,31 @@ NOT_BEGUN, UNKNOWN_SET = -1, -3
 
 @without_autograph
 def rank_op(name: str | None = None) -> Any:
-    return _asked(basics.rank, name)
+    """Returns a tensor: the rank of this process in the job."""
+    return _answer_when_run(basics.rank, name)
 
 
 @without_autograph
 def local_rank_op(name: str | None = None) -> Any:
-    return _asked(basics.local_rank, name)
+    """Returns a tensor: the rank among the processes of this node."""
+    return _answer_when_run(basics.local_rank, name)
 
 
 @without_autograph
 def local_size_op(name: str | None = None) -> Any:
-    return _asked(basics.local_size, name)
+    """Returns a tensor: the number of processes of this node."""
+    return _answer_when_run(basics.local_size, name)
 
 
 @without_autograph
 def size_op(process_set_id: int = GLOBAL_ID, name: str | None = None) -> Any:
-    """Returns the number of ranks of a process set."""
-    return _asked(lambda: len(PROCESS.ranks_of(process_set_id)), name)
+    """Returns a tensor: the number of ranks of a process set."""
+    return _answer_when_run(lambda: len(PROCESS.ranks_of(process_set_id)), name)
 
 
 @without_autograph
 def process_set_included_op(process_set_id: int = GLOBAL_ID, name: str | None = None) -> Any:
-    """Returns 1 if this rank is in the process set, 0 if not; negative where there is no such set."""
+    """Returns a tensor: 1 if this rank is in the process set, 0 if not, -1 before `init`, -3 where there is no such set."""
 
     def ask() -> int:
         if not PROCESS.has_begun:
@@ -49,10 +52,11 @@ def process_set_included_op(process_set_id: int = GLOBAL_ID, name: str | None = 
         ranks = PROCESS.sets().get(process_set_id)
         return UNKNOWN_SET if ranks is None else int(PROCESS.topology.rank in ranks)
 
-    return _asked(ask, name)
+    return _answer_when_run(ask, name)
 
 
-def _asked(ask: Callable[[], int], name: str | None) -> Any:
+def _answer_when_run(ask: Callable[[], int], name: str | None) -> Any:
+    """Returns a whole number as a tensor, which a graph asks for each time it is run."""
     if tf.executing_eagerly():
         return tf.constant(ask(), tf.int32)
     with tf.device("CPU:0"):

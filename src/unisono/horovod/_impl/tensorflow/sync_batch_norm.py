@@ -31,6 +31,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
 
     @without_autograph
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        """Returns mean and variance over the samples of all ranks, each rank weighted by its number of samples. Collective."""
         mean, variance = super()._moments(inputs, mask)
         # In float64, so that the mean of squares minus the square of the mean keeps the digits of the variance.
         mine, spread = tf.cast(mean, tf.float64), tf.cast(variance, tf.float64)

@@ -61,13 +61,13 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         self.bcast_op: Any = None
 
     def begin(self) -> None:
-        """Adds the operation to the graph. Local."""
+        """Adds the broadcast of all global variables to the graph. Local."""
         if self.bcast_op is None or self.bcast_op.graph != tf.compat.v1.get_default_graph():
             with tf.device(self.device or None):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002 -- as hooks are called
-        """Runs the operation. Collective, blocking."""
+        """Runs the broadcast. Collective, blocking."""
         session.run(self.bcast_op)
 
 

@@ -26,7 +26,7 @@ class JobTimeline:
             raise UsageError(refusal)
 
     def of_set(self, ranks: Sequence[int], engine: str, set_id: int) -> Timeline:
-        """Returns the timeline for the channel of a set. Local."""
+        """Returns the timeline for the channel of a process set; one that does nothing on ranks that write none. Local."""
         return OFF if self.recording is None else self.recording.timeline(ranks, engine, set_id)
 
     def start(self, path: str, mark_cycles: bool) -> None:
@@ -35,7 +35,7 @@ class JobTimeline:
         try:
             self.recording.start(path, mark_cycles)
         except OSError as error:
-            raise ValueError(_cannot_write(path, error, "hvd.start_timeline")) from error
+            raise ValueError(_cannot_write_text(path, error, "hvd.start_timeline")) from error
 
     def stop(self) -> None:
         """Ends the timeline. Local, blocking until it is written."""
@@ -53,9 +53,10 @@ class JobTimeline:
             try:
                 recording.start(settings.timeline, settings.timeline_mark_cycles)
             except OSError as error:
-                return _cannot_write(settings.timeline, error, "HOROVOD_TIMELINE")
+                return _cannot_write_text(settings.timeline, error, "HOROVOD_TIMELINE")
         return ""
 
 
-def _cannot_write(path: str, error: OSError, place: str) -> str:
+def _cannot_write_text(path: str, error: OSError, place: str) -> str:
+    """Returns the message that the timeline cannot be written to this path."""
     return f"the timeline cannot be written to {path}: {error.strerror or error} ({place}); name a file that rank 0 can write"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
+from typing import Protocol
 
 from unisono.horovod._impl.engine.agreed_operation import Agreement
 from unisono.horovod._impl.engine.operation_entry import Entry
@@ -37,38 +38,69 @@ _SENT: Mapping[str, str] = {
 }
 
 
-class Timeline:
-    """The events of a channel. This class does nothing with them: the timeline is off."""
+class Timeline(Protocol):
+    """What a channel reports of its operations. `NoTimeline` ignores it, `Recorder` writes it to the file."""
 
     def on_round(self) -> None:
-        """This rank begins a round, or waits until the others do."""
+        """Called when this rank begins a round, or begins to wait until the others do."""
 
     def on_submit(self, entries: Iterable[Entry]) -> None:
-        """This rank will send these operations in the next round."""
+        """Called when this rank will send these operations in the next round."""
 
     def on_requests(self, everybody: Sequence[Iterable[Request]]) -> None:
-        """Each rank of the set has sent these requests, given by rank."""
+        """Called when each rank of the set has sent these requests, given by rank."""
 
     def on_agreement(self, agreements: Iterable[Agreement]) -> None:
-        """These operations will be carried out, or were refused."""
+        """Called when all ranks have agreed to carry these operations out, or to refuse them."""
 
     def on_start(self, bucket: Sequence[Agreement]) -> None:
-        """These operations are being carried out from now on."""
+        """Called when the operations of a bucket begin to be carried out."""
 
     def on_copy_in(self) -> None:
-        """Their tensors are being copied into one vector."""
+        """Called when the bucket's tensors begin to be copied into one vector."""
 
     def on_send(self, kind: str) -> None:
-        """The communicator works on them."""
+        """Called when the communicator begins to work on the bucket."""
 
     def on_copy_out(self) -> None:
-        """The results are being copied to their tensors."""
+        """Called when the bucket's results begin to be copied to their tensors."""
 
     def on_done(self) -> None:
-        """They are done."""
+        """Called when the bucket's operations are done."""
 
 
-OFF = Timeline()
+class NoTimeline(Timeline):
+    """The timeline of a channel where none is written: its methods do nothing."""
+
+    def on_round(self) -> None:
+        pass
+
+    def on_submit(self, entries: Iterable[Entry]) -> None:
+        pass
+
+    def on_requests(self, everybody: Sequence[Iterable[Request]]) -> None:
+        pass
+
+    def on_agreement(self, agreements: Iterable[Agreement]) -> None:
+        pass
+
+    def on_start(self, bucket: Sequence[Agreement]) -> None:
+        pass
+
+    def on_copy_in(self) -> None:
+        pass
+
+    def on_send(self, kind: str) -> None:
+        pass
+
+    def on_copy_out(self) -> None:
+        pass
+
+    def on_done(self) -> None:
+        pass
+
+
+OFF = NoTimeline()
 
 
 class Recording:
@@ -99,7 +131,7 @@ class Recording:
             file.close()
 
     def timeline(self, ranks: Sequence[int], engine: str, set_id: int) -> Timeline:
-        """Returns the timeline for the channel of a set. Where there will never be a file it costs nothing. Local."""
+        """Returns the timeline for the channel of a set; `OFF` where there will never be a file, which costs nothing. Local."""
         return Recorder(self, ranks, engine, set_id) if self._allowed and self._writes else OFF
 
 
@@ -120,7 +152,8 @@ class Recorder(Timeline):
         self._bucket: list[str] = []
         self._activity = ""
 
-    def _on(self) -> TraceFile | None:
+    def _current_file(self) -> TraceFile | None:
+        """Returns the file to record into, None while there is none; forgets what belongs to an earlier file."""
         file = self._recording.file
         if file is not self._file:
             self._file = file
@@ -130,40 +163,42 @@ class Recorder(Timeline):
             self._bucket = []
         return file
 
-    def _title(self, name: str) -> str:
+    def _title_of(self, name: str) -> str:
+        """Returns the name of an operation as the timeline shows it, with its process set."""
         return name + self._suffix
 
     def on_round(self) -> None:
-        file = self._on()
+        file = self._current_file()
         if file is not None and self._recording.marks_rounds:
             file.put(MARK, (), CYCLE_START, monotonic())
 
     def on_submit(self, entries: Iterable[Entry]) -> None:
-        file = self._on()
+        file = self._current_file()
         if file is not None:
             for entry in entries:
-                self._negotiates(file, entry.request, entry.began_at)
+                self._begin_negotiation(file, entry.request, entry.began_at)
 
-    def _negotiates(self, file: TraceFile, request: Request, at: float) -> str:
-        title = self._title(request.name)
+    def _begin_negotiation(self, file: TraceFile, request: Request, at: float) -> str:
+        """Writes the beginning of the negotiation of an operation, unless it was written; returns the operation's title."""
+        title = self._title_of(request.name)
         if title not in self._negotiating:
             self._negotiating.add(title)
             file.put(BEGIN, (title,), f"NEGOTIATE_{request.kind.upper()}", at)
         return title
 
     def on_requests(self, everybody: Sequence[Iterable[Request]]) -> None:
-        file = self._on()
+        file = self._current_file()
         if file is None:
             return
         now = monotonic()
         for rank, requests in zip(self._ranks, everybody, strict=False):
-            titles = [self._negotiates(file, request, now) for request in requests]
+            titles = [self._begin_negotiation(file, request, now) for request in requests]
             if titles:
                 self._told.update(titles)
                 file.put(INSTANT, titles, str(rank), now)
 
     def on_agreement(self, agreements: Iterable[Agreement]) -> None:
-        file = self._on()
+        file = self._current_file()
         if file is None:
             return
         now = monotonic()
@@ -171,7 +206,7 @@ class Recorder(Timeline):
         errors: dict[str, str] = {}
         by_kind: dict[str, list[str]] = {}
         for agreement in agreements:
-            title = self._negotiates(file, agreement.first, now)
+            title = self._begin_negotiation(file, agreement.first, now)
             if title not in self._told:
                 known.append(title)
             if agreement.error is not None:
@@ -191,8 +226,8 @@ class Recorder(Timeline):
             file.put(BEGIN, titles, QUEUE, now)
 
     def on_start(self, bucket: Sequence[Agreement]) -> None:
-        if self._on() is not None:
-            titles = [self._title(agreement.name) for agreement in bucket]
+        if self._current_file() is not None:
+            titles = [self._title_of(agreement.name) for agreement in bucket]
             self._bucket = [title for title in titles if title in self._running]
             self._activity = QUEUE
 
@@ -206,8 +241,8 @@ class Recorder(Timeline):
         self._next(MEMCPY_OUT)
 
     def _next(self, activity: str) -> None:
-        """Ends the current activity and begins this one."""
-        file = self._on()
+        """Writes the end of the bucket's current activity and the beginning of this one, if it is not empty."""
+        file = self._current_file()
         if file is None or not self._bucket:
             return
         now = monotonic()
@@ -226,12 +261,12 @@ class Recorder(Timeline):
             for title in self._bucket:
                 by_parts.setdefault(self._running.pop(title).parts, []).append(title)
             for parts, titles in by_parts.items():
-                file.put(END, titles, "", now, _about(parts))
+                file.put(END, titles, "", now, _type_and_shape(parts))
             self._bucket = []
 
 
-def _about(parts: Sequence[Part]) -> dict[str, str]:
-    """Type and shape; of a group those of all its tensors."""
+def _type_and_shape(parts: Sequence[Part]) -> dict[str, str]:
+    """Returns type and shape of an operation's tensors as the timeline shows them; of a group those of all its tensors."""
     if not parts:
         return {}
     dtypes = dict.fromkeys(str(dtype).removeprefix("torch.") for dtype, _ in parts)

@@ -54,7 +54,7 @@ class TraceFile:
             os.close(self._file)
             raise
         self._some, self._last = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="unisono-horovod-timeline", daemon=True)
+        self._thread = threading.Thread(target=self._write_until_closed, name="unisono-horovod-timeline", daemon=True)
         self._thread.start()
 
     def put(self, phase: str, titles: Sequence[str], what: str, at: float, arguments: Mapping[str, str] | None = None) -> None:
@@ -66,7 +66,7 @@ class TraceFile:
             self._some.set()
         if len(self._records) > MOST_WAITING:
             self.is_over = True
-            _warn(self.path, f"{MOST_WAITING} events wait to be written")
+            _warn_of_end(self.path, f"{MOST_WAITING} events wait to be written")
 
     def close(self) -> None:
         """Closes the file. Idempotent. Blocking until all is written."""
@@ -76,28 +76,31 @@ class TraceFile:
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _write_until_closed(self) -> None:
+        """The writing thread: writes the waiting events at short intervals until the file is closed; an error ends it with a
+        warning."""
         try:
             while not self._last.is_set():
                 self._some.wait()
                 self._last.wait(FLUSH_S)
                 self._some.clear()
-                self._write_all()
+                self._write_records()
             self.is_over = True
-            self._write_all()
+            self._write_records()
             self._finish()
         except OSError as error:
             self.is_over = True
-            _warn(self.path, error.strerror or str(error))
+            _warn_of_end(self.path, error.strerror or str(error))
         finally:
             self._records.clear()
             os.close(self._file)
 
-    def _write_all(self) -> None:
+    def _write_records(self) -> None:
+        """Writes all waiting events, none of them across the end of a page."""
         lines: list[str] = []
         num_bytes = 0
         while self._records:
-            for line in self._lines(*self._records.popleft()):
+            for line in self._lines_of(*self._records.popleft()):
                 if num_bytes + len(line) > PAGE_BYTES - self._at % PAGE_BYTES:
                     self._write_into_page(lines)
                     self._at += -self._at % PAGE_BYTES
@@ -108,8 +111,9 @@ class TraceFile:
 
     def _begin(self) -> None:
         """Writes the beginning of the list; errors here are raised to the caller."""
-        first = _text(_named(0, "unisono", start_time_since_epoch_in_micros=int(time() * 1e6))) + _text(_sorted(0))
-        self._write(f"[{first[1:]}]", 0)
+        name = _naming_event(0, "unisono", start_time_since_epoch_in_micros=int(time() * 1e6))
+        first = _event_text(name) + _event_text(_sorting_event(0))
+        self._write_at(f"[{first[1:]}]", 0)
         self._at = self._end = len(first)
         self._make_space()
 
@@ -119,10 +123,10 @@ class TraceFile:
         while self._at + len(text) > self._end:
             self._make_space()
         try:
-            self._write(text, self._at)
+            self._write_at(text, self._at)
         except OSError:
             with suppress(OSError):  # a part of it may be there
-                self._write(" " * len(text), self._at)
+                self._write_at(" " * len(text), self._at)
             raise
         self._at += len(text)
 
@@ -131,61 +135,67 @@ class TraceFile:
         end = self._end + min(max(self._end, LEAST_SPACE_BYTES), MOST_SPACE_BYTES)
         end += -end % PAGE_BYTES - 1
         for begin in range(self._end + 1, end, LEAST_SPACE_BYTES):
-            self._write(" " * min(LEAST_SPACE_BYTES, end - begin), begin)
-        self._write("]", end)
-        self._write(" ", self._end)
+            self._write_at(" " * min(LEAST_SPACE_BYTES, end - begin), begin)
+        self._write_at("]", end)
+        self._write_at(" ", self._end)
         self._end = end
 
     def _finish(self) -> None:
         """Cuts off the blank space that is left."""
         end = min(self._at, self._end)
-        self._write("]", end)
+        self._write_at("]", end)
         os.ftruncate(self._file, end + 1)
 
-    def _write(self, text: str, at: int) -> None:
+    def _write_at(self, text: str, at: int) -> None:
+        """Writes a text to this place in the file."""
         data = memoryview(text.encode("ascii"))
         while data:
             written = os.pwrite(self._file, data, at)
             data, at = data[written:], at + written
 
-    def _lines(self, phase: str, titles: Sequence[str], what: str, at: float, arguments: Mapping[str, str] | None) -> list[str]:
+    def _lines_of(self, phase: str, titles: Sequence[str], what: str, at: float, arguments: Mapping[str, str] | None) -> list[str]:
+        """Returns the lines of an event, one for each title; a title that is new gets lines with its name and its place first."""
         micros = max(0.0, at - self._began_at) * 1e6
         lines = []
-        name = f',"name":{json.dumps(_short(what))}' if phase != END else ""
+        name = f',"name":{json.dumps(_shortened(what))}' if phase != END else ""
         more = {INSTANT: ',"dur":0', MARK: ',"s":"g"'}.get(phase, "")
         head = f',\n{{"ph":"{phase}","ts":{micros:.1f},"tid":0{name}{more},"pid":'
-        shown = {key: _short(value) for key, value in arguments.items()} if arguments else {}
+        shown = {key: _shortened(value) for key, value in arguments.items()} if arguments else {}
         tail = f',"args":{json.dumps(shown)}}}' if shown else "}"
         for title in titles:
             pid = self._pids.get(title)
             if pid is None:
                 pid = self._pids[title] = len(self._pids) + 1
-                lines += [_text(_named(pid, _short(title))), _text(_sorted(pid))]
+                lines += [_event_text(_naming_event(pid, _shortened(title))), _event_text(_sorting_event(pid))]
             lines.append(f"{head}{pid}{tail}")
         return lines or [f"{head}0{tail}"]
 
 
-def _named(pid: int, name: str, **more: int) -> dict[str, object]:
+def _naming_event(pid: int, name: str, **more: int) -> dict[str, object]:
+    """Returns the event that names the line `pid` of the timeline."""
     return {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name, **more}}
 
 
-def _sorted(pid: int) -> dict[str, object]:
+def _sorting_event(pid: int) -> dict[str, object]:
+    """Returns the event that puts the line `pid` of the timeline in its place."""
     return {"name": "process_sort_index", "ph": "M", "pid": pid, "args": {"sort_index": pid}}
 
 
-def _text(event: Mapping[str, object]) -> str:
-    """The text of an event after the first: with the comma in front."""
+def _event_text(event: Mapping[str, object]) -> str:
+    """Returns the text of an event after the first: with the comma in front."""
     return f",\n{json.dumps(event)}"
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
+    """Returns a text of bounded length, also in JSON; a longer one ends in three dots."""
     short = text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
     if len(json.dumps(short)) <= LONGEST_TEXT_BYTES:
         return short
     return f"{text[: LONGEST_TEXT_BYTES // LETTER_BYTES - 3]}..."
 
 
-def _warn(path: str, reason: str) -> None:
+def _warn_of_end(path: str, reason: str) -> None:
+    """Prints that the timeline ends early, and why."""
     print(
         f"unisono: the timeline ends here: {path} cannot be written any more: {reason}; the training goes on",
         file=sys.stderr,

@@ -24,6 +24,7 @@ class DeltaSteps(Wrapped):
     """The class in front of the user's optimiser class."""
 
     def _begin_deltas(self, names: dict[Tensor, str], compression: type[Compressor], passes: int) -> None:
+        """Sets up what an optimiser that combines changes needs besides the state of the given one; called once."""
         self._parameter_names = names
         self._compression = compression
         self.backward_passes_per_step = passes

@@ -35,7 +35,7 @@ class Forms:
     def marks(self, names: Mapping[Tensor, str]) -> Tensor:
         """Returns for each parameter, in the order of names, whether its gradient is dense here, and whether it is sparse.
         Local."""
-        found = [_form(one) for one in sorted(names, key=names.__getitem__)]
+        found = [_form_of(one) for one in sorted(names, key=names.__getitem__)]
         return torch.tensor(found, dtype=torch.int32, device="cpu")
 
     def apply_marks(self, marks: Tensor, names: Mapping[Tensor, str], era: object, sparse_as_dense: bool) -> list[Tensor]:
@@ -67,7 +67,9 @@ def empty_sparse_gradient(one: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(indices, one.new_empty(0, *one.shape[1:]), one.shape, check_invariants=False)
 
 
-def _form(one: Tensor) -> tuple[bool, bool]:
+def _form_of(one: Tensor) -> tuple[bool, bool]:
+    """Returns whether a parameter's gradient is dense, and whether it is sparse; neither if it has none or was filled with
+    zeros."""
     if one.grad is None:
         return False, False
     if getattr(one.grad, FILLED, False):  # once: if it is still there in the next step, it is the program's

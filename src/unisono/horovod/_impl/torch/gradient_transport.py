@@ -105,7 +105,7 @@ class PendingReduction:
     """One operation in flight, for the gradients of one parameter or of several."""
 
     def __init__(self, wait: Callable[[], Any], put: Callable[[Tensor, Any], None], handle: int | None = None) -> None:
-        self._wait, self._put, self._handle = wait, put, handle
+        self._wait, self._write_reduced, self._handle = wait, put, handle
         self._result: Any = None
         self._error: HorovodInternalError | None = None
         self._is_over = False
@@ -133,7 +133,7 @@ class PendingReduction:
     def write_gradient(self, one: Tensor) -> None:
         """Writes the reduced gradient of a parameter; raises the error of the operation. Blocking."""
         self.drop()
-        self._put(one, self._result)
+        self._write_reduced(one, self._result)
 
 
 def start_reductions(
@@ -147,31 +147,35 @@ def start_reductions(
         elif one in sparse and not one.grad.is_sparse:  # the program has put zeros there, say
             one.grad = one.grad.detach().to_sparse(1)
     dense = [one for one in parameters if one not in sparse]
-    found = {one: _sparse(transport, one, names[one]) for one in parameters if one in sparse}
+    found = {one: _start_sparse(transport, one, names[one]) for one in parameters if one in sparse}
     if dense:
         # A group that has one dense member only is still a group: all ranks must find the same name.
-        pending = _alone(transport, dense[0], names[dense[0]]) if len(parameters) == 1 else _together(transport, dense, names)
+        is_alone = len(parameters) == 1
+        pending = _start_dense(transport, dense[0], names[dense[0]]) if is_alone else _start_group(transport, dense, names)
         found |= dict.fromkeys(dense, pending)
     return found
 
 
-def _alone(transport: GradientTransport, one: Tensor, name: str) -> PendingReduction:
-    small, undo = _packed(transport, one)
+def _start_dense(transport: GradientTransport, one: Tensor, name: str) -> PendingReduction:
+    """Starts the reduction of one parameter's gradient as a dense tensor and returns it."""
+    small, undo = _compressed_gradient(transport, one)
     before, after = _factors(transport)
     handle = allreduce_async_(small, None, transport.operation_name(name), transport.op, before, after, transport.process_set)
-    return PendingReduction(lambda: synchronize(handle), lambda one, result: _put(transport, one, result, undo), handle)
+    return PendingReduction(lambda: synchronize(handle), lambda one, result: _write_reduced(transport, one, result, undo), handle)
 
 
-def _together(transport: GradientTransport, parameters: Sequence[Tensor], names: dict[Tensor, str]) -> PendingReduction:
-    packed = {one: _packed(transport, one) for one in parameters}
+def _start_group(transport: GradientTransport, parameters: Sequence[Tensor], names: dict[Tensor, str]) -> PendingReduction:
+    """Starts the reduction of several parameters' gradients as one operation and returns it."""
+    packed = {one: _compressed_gradient(transport, one) for one in parameters}
     before, after = _factors(transport)
     name = transport.operation_name(f"group.{names[parameters[0]]}")
     smalls = [small for small, _ in packed.values()]
     handle = grouped_allreduce_async_(smalls, None, name, transport.op, before, after, transport.process_set)
-    return PendingReduction(lambda: synchronize(handle), lambda one, _: _put(transport, one, *packed[one]), handle)
+    return PendingReduction(lambda: synchronize(handle), lambda one, _: _write_reduced(transport, one, *packed[one]), handle)
 
 
-def _sparse(transport: GradientTransport, one: Tensor, name: str) -> PendingReduction:
+def _start_sparse(transport: GradientTransport, one: Tensor, name: str) -> PendingReduction:
+    """Starts the reduction of one parameter's gradient as a sparse tensor and returns it."""
     assert one.grad is not None
 
     def put(one: Tensor, result: Tensor) -> None:
@@ -182,14 +186,16 @@ def _sparse(transport: GradientTransport, one: Tensor, name: str) -> PendingRedu
     )
 
 
-def _packed(transport: GradientTransport, one: Tensor) -> tuple[Tensor, object]:
+def _compressed_gradient(transport: GradientTransport, one: Tensor) -> tuple[Tensor, object]:
+    """Returns the gradient of a parameter, dense and compressed, and what is needed to undo the compression."""
     assert one.grad is not None
     dense = one.grad.detach().to_dense() if one.grad.is_sparse else one.grad.detach()
     small, undo = transport.compression.compress(dense)
     return small.contiguous(), undo
 
 
-def _put(transport: GradientTransport, one: Tensor, travelled: Tensor, undo: object) -> None:
+def _write_reduced(transport: GradientTransport, one: Tensor, travelled: Tensor, undo: object) -> None:
+    """Decompresses a reduced gradient into that of its parameter, sparse where the parameter's gradients are."""
     result = transport.compression.decompress(travelled, undo)
     if one.grad is None:  # dropped by the user meanwhile, by model.zero_grad() say
         one.grad = result

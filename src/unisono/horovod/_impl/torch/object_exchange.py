@@ -29,7 +29,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, proc
         raise HorovodInternalError(f"rank {root_rank} could not pickle the object that it was to broadcast; its error says why")
     held = mine if at_root else torch.empty(int(length), dtype=torch.uint8, device="cpu")
     synchronize(broadcast_async_(held, root_rank, titles[1], process_set))
-    return obj if at_root else _unpacked(held)
+    return obj if at_root else _unpickled(held)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
@@ -42,7 +42,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
             raise failure
         if not all(entry.sizes[0]):
             raise HorovodInternalError("a rank could not pickle the object that it was to give (allgather_object)")
-        return [_unpacked(part) for part in entry.outputs[0].split_with_sizes(entry.sizes[0])]
+        return [_unpickled(part) for part in entry.outputs[0].split_with_sizes(entry.sizes[0])]
 
     title = None if name is None else f"{name}.object"
     objects: list[Any] = synchronize(start(ALLGATHER, [packed], process_set, unpacked, name=title))
@@ -52,18 +52,20 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 def _packed_or_nothing(obj: Any) -> tuple[Tensor, Exception | None]:
     """The pickled object; no bytes if that failed, which tells the others, so that they do not wait."""
     try:
-        return _packed(obj), None
+        return _pickled(obj), None
     except Exception as error:  # noqa: BLE001 -- pickling runs the objects' own code; raised once the others know
         return torch.empty(0, dtype=torch.uint8, device="cpu"), error
 
 
-def _packed(obj: Any) -> Tensor:
+def _pickled(obj: Any) -> Tensor:
+    """Returns an object pickled, as a tensor of bytes."""
     import cloudpickle
 
     return torch.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=torch.uint8)
 
 
-def _unpacked(held: Tensor) -> Any:
+def _unpickled(held: Tensor) -> Any:
+    """Returns the object in a tensor of bytes."""
     import cloudpickle
 
     return cloudpickle.loads(held.numpy().tobytes())

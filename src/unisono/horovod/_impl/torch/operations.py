@@ -70,7 +70,7 @@ def allreduce_async(
     """Starts a reduction in a new tensor."""
     op = choose_op(op, average)
     outputs = [_empty_like(tensor)]
-    return _reduce([tensor], outputs, name, op, prescale_factor, postscale_factor, process_set)
+    return _start_allreduce([tensor], outputs, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_async_(
@@ -85,7 +85,7 @@ def allreduce_async_(
     """Starts a reduction in place."""
     op = choose_op(op, average)
     held = [tensor]
-    return _reduce(held, held, name, op, prescale_factor, postscale_factor, process_set)
+    return _start_allreduce(held, held, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def grouped_allreduce_async(
@@ -101,7 +101,7 @@ def grouped_allreduce_async(
     op = choose_op(op, average)
     held = list(tensors)
     outputs = [_empty_like(tensor) for tensor in held]
-    return _reduce(held, outputs, name, op, prescale_factor, postscale_factor, process_set, grouped=True)
+    return _start_allreduce(held, outputs, name, op, prescale_factor, postscale_factor, process_set, grouped=True)
 
 
 def grouped_allreduce_async_(
@@ -116,7 +116,7 @@ def grouped_allreduce_async_(
     """Starts the reductions of a list, all at once, in place."""
     op = choose_op(op, average)
     held = list(tensors)
-    return _reduce(held, held, name, op, prescale_factor, postscale_factor, process_set, grouped=True)
+    return _start_allreduce(held, held, name, op, prescale_factor, postscale_factor, process_set, grouped=True)
 
 
 def _empty_like(tensor: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def _empty_like(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, requires_grad=False) if isinstance(tensor, Tensor) else tensor
 
 
-def _reduce(
+def _start_allreduce(
     tensors: Sequence[Tensor],
     outputs: Sequence[Tensor],
     name: str | None,
@@ -134,7 +134,8 @@ def _reduce(
     process_set: ProcessSet,
     grouped: bool = False,
 ) -> int:
-    finish = _all_outputs if grouped else _output
+    """Starts the reduction of these tensors into `outputs` and returns its handle."""
+    finish = _all_outputs if grouped else _only_output
     return start(
         ALLREDUCE,
         tensors,
@@ -172,7 +173,7 @@ def sparse_allreduce_async(
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Starts gathering the rows of all ranks, one rank after another; their number may differ."""
-    return start(ALLGATHER, [tensor], process_set, _output, name=name)
+    return start(ALLGATHER, [tensor], process_set, _only_output, name=name)
 
 
 def grouped_allgather_async(
@@ -185,19 +186,20 @@ def grouped_allgather_async(
 def broadcast_async(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Starts a broadcast of the values of `root_rank`, a rank of the whole job, into a new tensor."""
     outputs = [_empty_like(tensor)]
-    return _broadcast([tensor], outputs, root_rank, name, process_set)
+    return _start_broadcast([tensor], outputs, root_rank, name, process_set)
 
 
 def broadcast_async_(tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Starts a broadcast of the values of `root_rank` in place."""
     held = [tensor]
-    return _broadcast(held, held, root_rank, name, process_set)
+    return _start_broadcast(held, held, root_rank, name, process_set)
 
 
-def _broadcast(
+def _start_broadcast(
     tensors: Sequence[Tensor], outputs: Sequence[Tensor], root_rank: int, name: str | None, process_set: ProcessSet
 ) -> int:
-    return start(BROADCAST, tensors, process_set, _output, name=name, outputs=outputs, root=root_rank)
+    """Starts a broadcast into `outputs` and returns its handle."""
+    return start(BROADCAST, tensors, process_set, _only_output, name=name, outputs=outputs, root=root_rank)
 
 
 def alltoall_async(
@@ -209,7 +211,7 @@ def alltoall_async(
     """Starts sending `splits[r]` rows to each rank r; the result is the rows that came and, if `splits` was given, how many came
     from each."""
     if splits is None:
-        return start(ALLTOALL, [tensor], process_set, _output, name=name)
+        return start(ALLTOALL, [tensor], process_set, _only_output, name=name)
     return counted_alltoall_async(tensor, splits, name, process_set)
 
 
@@ -232,7 +234,7 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Starts a reduction whose result is this rank's rows; the first ranks get one more where they do not divide."""
-    return _scatter([tensor], name, op, process_set, prescale_factor, postscale_factor, grouped=False)
+    return _start_reducescatter([tensor], name, op, process_set, prescale_factor, postscale_factor, grouped=False)
 
 
 def grouped_reducescatter_async(
@@ -244,10 +246,10 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Starts reductions of a list, all at once, whose results are this rank's rows."""
-    return _scatter(list(tensors), name, op, process_set, prescale_factor, postscale_factor, grouped=True)
+    return _start_reducescatter(list(tensors), name, op, process_set, prescale_factor, postscale_factor, grouped=True)
 
 
-def _scatter(
+def _start_reducescatter(
     tensors: Sequence[Tensor],
     name: str | None,
     op: int,
@@ -256,7 +258,8 @@ def _scatter(
     postscale: float,
     grouped: bool,
 ) -> int:
-    finish = _all_outputs if grouped else _output
+    """Starts reductions whose results are this rank's rows, in new tensors, and returns the handle."""
+    finish = _all_outputs if grouped else _only_output
     return start(
         REDUCESCATTER, tensors, process_set, finish, name=name, grouped=grouped, op=op, prescale=prescale, postscale=postscale
     )
@@ -278,9 +281,11 @@ def join(device: int = -1) -> int:  # noqa: ARG001 -- where the zeros are made d
     return channel.ranks[entry.last_joined]
 
 
-def _output(entry: Entry) -> Tensor:
+def _only_output(entry: Entry) -> Tensor:
+    """Returns the only output of a finished operation."""
     return entry.outputs[0]
 
 
 def _all_outputs(entry: Entry) -> list[Tensor]:
+    """Returns the outputs of a finished operation on several tensors."""
     return entry.outputs

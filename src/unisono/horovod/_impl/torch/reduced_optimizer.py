@@ -44,6 +44,7 @@ class _DistributedOptimizer(Wrapped):
     def _begin_reductions(
         self, names: dict[Tensor, str], transport: GradientTransport, passes: int, together: Sequence[Sequence[Tensor]]
     ) -> None:
+        """Sets up what the reductions need and adds hooks to the parameters; called once, when the optimiser is made."""
         self._parameter_names = names
         self._transport = transport
         self.backward_passes_per_step = passes
@@ -61,11 +62,12 @@ class _DistributedOptimizer(Wrapped):
             _ = transport.title.number  # in the order in which they are made
         _share(names)
         self._hooks: list[Any] = []
-        finalize(self, _remove_all, self._hooks)
+        finalize(self, _remove_hooks, self._hooks)
         for one in self._requires_update:
-            self._hook(one)
+            self._add_hook(one)
 
-    def _hook(self, one: Tensor) -> None:
+    def _add_hook(self, one: Tensor) -> None:
+        """Has `_computed` called whenever the gradient of this parameter was computed."""
         self._hooks.append(one.register_post_accumulate_grad_hook(partial(_computed, ref(self))))  # type: ignore[no-untyped-call]
 
     def _adopt_newcomers(self) -> None:
@@ -78,7 +80,7 @@ class _DistributedOptimizer(Wrapped):
             if one.requires_grad and one not in self._requires_update:
                 self._allreduce_delay[one] = self.backward_passes_per_step
                 self._requires_update.add(one)
-                self._hook(one)
+                self._add_hook(one)
 
     def _take_over(self, shared: Sequence[Tensor]) -> None:
         """Makes other optimisers of these parameters drop their gradients."""
@@ -94,6 +96,8 @@ class _DistributedOptimizer(Wrapped):
     # ---- during the backward pass --------------------------------------------------------------------------------------
 
     def _on_gradient(self, one: Tensor) -> None:
+        """Counts a computed gradient and, after its last pass, starts its reduction. Raises `AssertionError` for a pass too
+        many."""
         # Of a parameter with two optimisers nobody knows yet who will make the step, and how that one wants it reduced. And a hook
         # of the user's may have taken the gradient away.
         if not self._reduces() or _is_shared(one) or one.grad is None:
@@ -119,6 +123,7 @@ class _DistributedOptimizer(Wrapped):
                 self._start_when_group_is_ready(one)
 
     def _start_when_group_is_ready(self, one: Tensor) -> None:
+        """Starts the reduction of a gradient, if all of its group are computed and their forms are agreed."""
         group = self._group_of.get(one)
         if group is not None:
             ready = self._ready[id(group)]
@@ -127,9 +132,10 @@ class _DistributedOptimizer(Wrapped):
                 return
         together = [one] if group is None else group
         if not any(self._transport.lacks_form(member) for member in together):  # else `synchronize` starts it
-            self._start(together)
+            self._start_together(together)
 
-    def _start(self, together: Sequence[Tensor]) -> None:
+    def _start_together(self, together: Sequence[Tensor]) -> None:
+        """Starts the reduction of these gradients: a group, or one alone."""
         group = self._group_of.get(together[0])
         if group is not None:
             self._ready[id(group)].clear()
@@ -173,7 +179,7 @@ class _DistributedOptimizer(Wrapped):
                     if self._handles.get(one) is None and all(map(self._may_have_started, together)):
                         for member in together:
                             member.grad = None
-                        self._start(together)
+                        self._start_together(together)
                         zeros.update(together)
             finally:
                 for one, grad in held.items():
@@ -204,7 +210,7 @@ class _DistributedOptimizer(Wrapped):
             if self._handles.get(one) is None:
                 together = [member for member in self._group_of.get(one, [one]) if member in needed and member not in mixed]
                 if together:
-                    self._start(together)
+                    self._start_together(together)
         for one in mixed:
             self._forget(one)
         travelling, self._handles = self._handles, {}
@@ -325,6 +331,6 @@ def _is_shared(one: Tensor) -> bool:
     return one in PROCESS.are_shared and bool(PROCESS.are_shared[one])
 
 
-def _remove_all(hooks: list[Any]) -> None:
+def _remove_hooks(hooks: list[Any]) -> None:
     for hook in hooks:
         hook.remove()

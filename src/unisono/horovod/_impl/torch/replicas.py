@@ -69,7 +69,8 @@ def broadcast_optimizer_state(
 
 
 def _keep_types(optimizer: Optimizer, sent: dict[str, Any]) -> None:
-    """The loaded state in the root's types: PyTorch casts what it loads to the type of the parameter, but the root did not load."""
+    """Restores the root's types in a loaded state: PyTorch casts what it loads to the type of the parameter, but the root did not
+    load."""
     held = (one for group in optimizer.param_groups for one in group["params"])
     numbers = (number for group in sent["param_groups"] for number in group["params"])
     for number, one in zip(numbers, held, strict=True):
@@ -128,4 +129,5 @@ def _filled(outline: Any, tensors: list[Tensor], device: torch.device) -> Any:
 
 
 def _device_of(optimizer: Optimizer) -> torch.device:
+    """Returns the device of an optimiser's first parameter; the CPU if it has none."""
     return next((one.device for group in optimizer.param_groups for one in group["params"]), torch.device("cpu"))

@@ -60,7 +60,7 @@ def start(
     # The number is drawn before anything is looked at: a rank that is refused must count as the others do.
     full_name = f"{title}.{name}" if name is not None else f"{title}.{UNNAMED}.{channel.number(title)}"
     for tensor in tensors:
-        _check(kind, full_name, tensor, op)
+        _check_tensor(kind, full_name, tensor, op)
     if (prescale != 1.0 or postscale != 1.0) and any(tensor.dtype == torch.bool for tensor in tensors):
         raise ValueError(f"{full_name}: truth values cannot be scaled; leave prescale_factor and postscale_factor out")
     if kind == BROADCAST and root not in channel.ranks:
@@ -74,7 +74,7 @@ def start(
         float(prescale),
         float(postscale),
         tuple(splits_of(tensors[0], splits, len(channel.ranks))) if kind == ALLTOALL else (),
-        _device(full_name, tensors),
+        _common_device(full_name, tensors),
         name is not None,
     )
     entry = Entry(request, tensors, outputs)
@@ -99,7 +99,8 @@ def splits_of(tensor: Tensor, splits: Tensor | Sequence[int] | None, size: int) 
     return rows
 
 
-def _check(kind: str, name: str, tensor: Tensor, op: int) -> None:
+def _check_tensor(kind: str, name: str, tensor: Tensor, op: int) -> None:
+    """Raises an error with a remedy for a tensor that an operation of this kind cannot take."""
     if not isinstance(tensor, Tensor):
         raise ValueError(f"{name}: received a {type(tensor).__name__}; give a torch.Tensor")
     if tensor.layout != torch.strided:
@@ -125,7 +126,8 @@ def _check(kind: str, name: str, tensor: Tensor, op: int) -> None:
         raise ValueError(f"{name}: Adasum of {tensor.dtype} is not possible; give floating-point numbers")
 
 
-def _device(name: str, tensors: Sequence[Tensor]) -> str:
+def _common_device(name: str, tensors: Sequence[Tensor]) -> str:
+    """Returns "cpu" or "cuda", where all tensors are. Raises `ValueError` if they are on several kinds of devices, or on others."""
     for tensor in tensors:
         if not tensor.is_cpu:
             break

@@ -24,10 +24,13 @@ class SyncBatchNorm(_BatchNorm):
     _persistent_id: PersistentId | None = None
 
     def _check_input_dim(self, input: Tensor) -> None:
+        """Raises `ValueError` for an input without a batch and channels."""
         if input.dim() < 2:
             raise ValueError(f"SyncBatchNorm needs an input with a batch and channels; received {input.dim()} dimension(s)")
 
     def forward(self, input: Tensor) -> Tensor:
+        """Returns the normalised input; in training with the statistics of all ranks, and the running ones are updated. Collective
+        and blocking then."""
         self._check_input_dim(input)
         if (not self.training and self.track_running_stats) or PROCESS.topology.size == 1:
             return super().forward(input)
@@ -63,6 +66,8 @@ class _Normalise(torch.autograd.Function):
     def forward(
         ctx: Any, values: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, name: str
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Returns the normalised values, and mean, variance and number of values per channel over all ranks. Collective,
+        blocking."""
         wide = values.to(torch.promote_types(values.dtype, torch.float32))
         num_channels, over = values.shape[1], [dim for dim in range(values.dim()) if dim != 1]
         number = values.numel() // num_channels
@@ -86,6 +91,8 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
+        """Returns the gradients of values, weight and bias; that of the values takes those of all ranks into account. Collective,
+        blocking."""
         centred, weight, scale, count = ctx.saved_tensors
         over = [dim for dim in range(gradient.dim()) if dim != 1]
         wide = gradient.to(centred.dtype)
