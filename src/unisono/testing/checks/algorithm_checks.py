@@ -86,11 +86,13 @@ def check_resuming_equals_going_through(comm: Communicator, case: Case, folder: 
     resumed = train(comm, case, folder / "cut", task)
     is_by_chance = case.kind.has_server and case.setup(comm.size).roles.num_workers > 1
     through = train(comm, case, folder / "through", task, replay=folder / "cut" if is_by_chance else None)
+    place = "`state` of a worker" if case.kind.has_server else "`state()` (with rounds: in `kept`)"
+    remedy = f"what the rule keeps between steps belongs in {place}"
     expect(
         (resumed.summary["steps"], resumed.losses) == (through.summary["steps"], through.losses),
-        f"losses by epoch are {resumed.losses} with a stop and {through.losses} without",
+        f"losses by epoch are {resumed.losses} with a stop and {through.losses} without; {remedy}",
     )
-    expect(resumed.weights_sha256 == through.weights_sha256, "the weights at the end are others than without a stop")
+    expect(resumed.weights_sha256 == through.weights_sha256, f"the weights at the end are others than without a stop; {remedy}")
     expect(bool(resumed.summary["replicas_equal"]), "the replicas differ at the end")
 
 
