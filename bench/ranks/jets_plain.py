@@ -19,7 +19,7 @@ from torch.optim import Adam
 
 from bench.groups import ROOT
 from bench.ranks.slot import attend, stay_on_part
-from unisono.data.plan import Plan
+from unisono.data.sharding_plan import Plan
 from unisono.data.source import Source
 from unisono.model.base import StreamKey
 from unisono.optim.curves import make_curve

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from unisono.comm.base import Communicator
 from unisono.comm.replicate import replicate
 from unisono.data.loader import Loader
-from unisono.data.plan import Plan, Windows
+from unisono.data.sharding_plan import Plan, Windows
 from unisono.data.sources.open_source import as_source
 from unisono.data.tree import map_tree
 from unisono.errors import UsageError

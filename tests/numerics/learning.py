@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from unisono.algorithms.allreduce import AllReduce, Options
 from unisono.algorithms.base import LockStepAlgorithm, StepInfo
 from unisono.comm.base import Communicator
-from unisono.data.plan import cut
+from unisono.data.sharding_plan import cut
 from unisono.data.tree import map_tree
 from unisono.model.base import StreamKey
 from unisono.model.losses import resolve_loss

@@ -17,7 +17,7 @@ import unisono as un
 from tests.numerics.learning import ONE_AT_A_TIME, Learner, Weights, assert_same, learn, part_of, plain, train, weights_of
 from unisono.comm.base import Communicator
 from unisono.comm.single_process import single_process_communicator
-from unisono.data.plan import Plan
+from unisono.data.sharding_plan import Plan
 from unisono.errors import UsageError
 from unisono.model.flat import ALIGN_BYTES
 from unisono.own_loop import DistributedOptimizer, ShardedLoader

@@ -183,7 +183,7 @@ def linear() -> nn.Module:
 
 
 def epochs(count: int, batch: int) -> list[tuple[Any, Any]]:
-    from unisono.data.plan import Plan
+    from unisono.data.sharding_plan import Plan
 
     x, y = data()
     plan = Plan(len(x), batch)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from unisono.data.plan import Plan, cut
 from unisono.data.sample_random import SampleRandom
+from unisono.data.sharding_plan import Plan, cut
 from unisono.data.source import Indices, Source
 from unisono.data.tree import num_bytes, num_rows
 from unisono.errors import UsageError

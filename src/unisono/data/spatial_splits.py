@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unisono.data.plan import Indices
+from unisono.data.sharding_plan import Indices
 from unisono.data.split_rules import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted, folds_by_group, group_parts
 from unisono.errors import UsageError
 

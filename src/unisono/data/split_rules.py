@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unisono.data.plan import Indices, cut, random_bits
+from unisono.data.sharding_plan import Indices, cut, random_bits
 from unisono.errors import UsageError
 
 TRAIN, VALIDATION, TEST, DROPPED = 0, 1, 2, -1

@@ -15,7 +15,7 @@ import torch
 from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
 from unisono.data.loader import batches_in_order
-from unisono.data.plan import cut
+from unisono.data.sharding_plan import cut
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
 from unisono.model.torch.adapter import TorchAdapter

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
-from unisono.data.plan import cut
+from unisono.data.sharding_plan import cut
 from unisono.data.source import Source
 from unisono.errors import UsageError
 from unisono.files.atomic import atomic_replacement

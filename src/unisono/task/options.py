@@ -152,14 +152,15 @@ def options_of(owner: type) -> Iterator[Option]:
             declared: Option = one.metadata[KEY]
             group = group if declared.group is None else declared.group
             flag = f"--{one.name.replace('_', '-')}" if declared.flag == "" else declared.flag
+            kind = one.type.__name__ if isinstance(one.type, type) else str(one.type)  # a class, where annotations are evaluated
             yield replace(
                 declared,
                 group=group,
                 flag=flag,
                 name=declared.name or (flag or one.name).lstrip("-").replace("-", "_"),
                 field=one.name,
-                kind=str(one.type).removesuffix(" | None"),
-                can_be_none=str(one.type).endswith("| None"),
+                kind=kind.removesuffix(" | None"),
+                can_be_none=kind.endswith("| None"),
                 default=None if one.default is MISSING else one.default,
             )
 

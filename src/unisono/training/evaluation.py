@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from unisono.comm.base import Communicator
 from unisono.data.loader import batches_in_order
-from unisono.data.plan import cut
+from unisono.data.sharding_plan import cut
 from unisono.data.source import Source
 from unisono.metrics import Accumulator, Metric
 from unisono.metrics.metric_names import metric_name

@@ -1,48 +1,16 @@
-"""The goals of a training, and its progress."""
+"""How far a training is, and why it ended."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unisono.training.early_stopping import Goals
 
 INTERRUPTED, NOT_FINITE, FINISHED = "interrupted", "not finite", "finished"
 TARGET, EARLY, PRUNED = "target reached", "stopped early", "pruned"
 """Reasons why a training ended: a stop was requested; a loss that is no number; all epochs done; or a goal of the user."""
-
-
-@dataclass(frozen=True)
-class Goals:
-    """When a training stops, and which epoch is best."""
-
-    num_epochs: int
-    monitor: str | None
-    """E.g. val_accuracy; None where there is nothing to choose by."""
-    higher_is_better: bool = True
-    target: float | None = None
-    patience: int | None = None
-    on_nan: str = "stop"
-
-    @property
-    def target_metric(self) -> tuple[str, float] | None:
-        """The metric and its value at which the training ends; None where there is no target."""
-        return None if self.monitor is None or self.target is None else (self.monitor, self.target)
-
-    def better(self, value: float, than: float | None) -> bool:
-        """Pure: whether a value of the monitored metric is better than another."""
-        if math.isnan(value):
-            return False
-        return than is None or (value > than if self.higher_is_better else value < than)
-
-    def verdict(self, done: Progress) -> str:
-        """Pure: why the training ends after this epoch; empty if it continues."""
-        value = done.history[-1]["metrics"].get(self.monitor) if done.history else None
-        if value is None:
-            return ""
-        if self.target is not None and (value >= self.target if self.higher_is_better else value <= self.target):
-            return TARGET
-        is_over = self.patience is not None and done.epoch - 1 - (done.best_epoch or 0) >= self.patience
-        return EARLY if is_over else ""
 
 
 @dataclass

@@ -18,8 +18,8 @@ from unisono.data.source import Source
 from unisono.events import EpochDone, Observer, Spans
 from unisono.model.base import EVALUATING, StreamKey
 from unisono.training.checkpointing.checkpoint import Loaded
+from unisono.training.checkpointing.resume import Restored, share_state
 from unisono.training.checkpointing.saving import Saving
-from unisono.training.checkpointing.state import Restored, share_state
 from unisono.training.epoch_sums import EpochSums
 from unisono.training.evaluation import EvaluationPlan, Shards, evaluate
 from unisono.training.progress import INTERRUPTED, NOT_FINITE, PRUNED, Progress

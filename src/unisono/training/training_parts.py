@@ -13,7 +13,7 @@ from unisono.events import Spans
 from unisono.metrics import Metric
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.task.task import Task
-from unisono.training.progress import Goals
+from unisono.training.early_stopping import Goals
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +132,13 @@ def test_options_come_from_the_function_signature() -> None:
     assert found["heat"].default == 180.0 and found["heat"].kind is inspect.Parameter.KEYWORD_ONLY
     assert bake.__doc__ is not None and "        eggs: how many.\n" in bake.__doc__
     assert bake("marble", minutes=1).minutes_s == 60.0
+
+
+def test_annotations_may_be_evaluated() -> None:
+    """A file without `from __future__ import annotations` has classes there instead of texts."""
+    kinds = {"whole": int, "share": float | None, "on": bool}
+    defaults: dict[str, Any] = {"whole": option(1, "a", "N", least=0), "share": option(None, "b", "S"), "on": option(False, "c")}
+    made = make_dataclass("Evaluated", [(name, kind, defaults[name]) for name, kind in kinds.items()], frozen=True)
+    assert [(one.kind, one.can_be_none) for one in options_of(made)] == [("int", False), ("float", True), ("bool", False)]
+    with pytest.raises(UsageError, match=r"whole must be a whole number of at least 0; received 2\.5"):
+        check(made(whole=2.5), lambda one: one.field)

@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 import pytest
 
-from unisono.training.progress import EARLY, FINISHED, INTERRUPTED, NOT_FINITE, TARGET, Goals, Progress
+from unisono.training.early_stopping import Goals
+from unisono.training.progress import EARLY, FINISHED, INTERRUPTED, NOT_FINITE, TARGET, Progress
 
 GOALS = Goals(num_epochs=5, monitor="val_accuracy", target=0.9, patience=2)
 

@@ -7,12 +7,12 @@ from statistics import NormalDist
 
 import numpy as np
 
-from unisono.data.plan import random_bits
+from unisono.data.sharding_plan import random_bits
 from unisono.errors import UsageError
 from unisono.task.options import option
 
 _TIMES = 8
-"""What a stream of random bits is for; see data/plan.py."""
+"""What a stream of random bits is for; see data/sharding_plan.py."""
 _SPEED, _COMPUTE, _THERE, _BACK = range(4)
 
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from unisono.comm.allreduce.core import Core, with_power_of_two
 from unisono.comm.allreduce.partners import sendrecv
+from unisono.comm.allreduce.power_of_two import Core, with_power_of_two
 from unisono.comm.arithmetic import combine
 from unisono.comm.base import Communicator, Op, Reducer
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.batch import shapes
-from unisono.data.plan import Windows
+from unisono.data.sharding_plan import Windows
 from unisono.data.source import Indices, Source
 from unisono.data.sources.array_keys import chosen_keys
 from unisono.data.sources.file_list import Files, expand, file_facts, missing_key

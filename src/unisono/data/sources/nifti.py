@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.batch import batch_of
-from unisono.data.plan import Windows
+from unisono.data.sharding_plan import Windows
 from unisono.data.source import Indices, Source
 from unisono.data.sources.file_list import Files, expand, file_facts
 from unisono.data.sources.optional_packages import load

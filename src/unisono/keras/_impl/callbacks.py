@@ -16,7 +16,8 @@ from unisono.events import EpochDone, Observer, StepDone
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.optimizer import publish_learned, rate_of, set_rate
 from unisono.model.torch.adapter import TorchAdapter
-from unisono.training.progress import EARLY, Goals, Progress
+from unisono.training.early_stopping import Goals
+from unisono.training.progress import EARLY, Progress
 
 BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 SHARED = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")

@@ -18,7 +18,7 @@ import torch
 
 from unisono.comm.base import MAX, Communicator
 from unisono.data.loader import Portion
-from unisono.data.plan import Plan, cut
+from unisono.data.sharding_plan import Plan, cut
 from unisono.data.source import Source
 from unisono.data.sources.arrays import Arrays
 from unisono.data.tree import leaves, map_tree, num_rows

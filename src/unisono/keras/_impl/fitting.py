@@ -15,7 +15,7 @@ import torch
 from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
 from unisono.comm.replicate import replicate
-from unisono.data.plan import Plan
+from unisono.data.sharding_plan import Plan
 from unisono.data.source import Source
 from unisono.data.splits import Splits
 from unisono.errors import STOPPED_CODE, TrainingFailed, UsageError

@@ -16,7 +16,7 @@ from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
 from unisono.comm.replicate import replicate
 from unisono.data.loader import batches_in_order
-from unisono.data.plan import cut
+from unisono.data.sharding_plan import cut
 from unisono.data.source import Source
 from unisono.data.sources.arrays import Arrays
 from unisono.data.tree import map_tree

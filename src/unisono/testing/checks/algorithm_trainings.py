@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from unisono.algorithms.base import Algorithm, find_algorithm
 from unisono.comm.base import Communicator
-from unisono.data.plan import Plan
+from unisono.data.sharding_plan import Plan
 from unisono.data.splits import Splits
 from unisono.run import execute
 from unisono.task.overrides import change

@@ -20,7 +20,7 @@ from unisono.model.base import ModelAdapter
 from unisono.training.checkpointing.background_writer import BackgroundWriter
 from unisono.training.checkpointing.checkpoint import CheckpointStore, Loaded, Snapshot
 from unisono.training.checkpointing.host_buffers import HostBuffers
-from unisono.training.checkpointing.state import TRAINER, gather_state, state_of_replica
+from unisono.training.checkpointing.resume import TRAINER, gather_state, state_of_replica
 from unisono.training.run_folder.weights import weights_of
 
 RETRY_S = 60.0

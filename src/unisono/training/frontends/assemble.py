@@ -14,7 +14,7 @@ from unisono.algorithms.roles import LockStepRoles
 from unisono.comm.base import Communicator
 from unisono.data.checks import check_finite
 from unisono.data.loader import Loader
-from unisono.data.plan import Plan, Windows
+from unisono.data.sharding_plan import Plan, Windows
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
 from unisono.metrics.metric_names import metric_name
@@ -22,10 +22,10 @@ from unisono.model.torch.adapter import TorchAdapter
 from unisono.optim.schedules import Schedule
 from unisono.task.overrides import ResolvedTask
 from unisono.task.task import Task
+from unisono.training.early_stopping import Goals
 from unisono.training.frontends.base import Extent, FrontEnd, frontend_of
 from unisono.training.frontends.device import compute_device
 from unisono.training.frontends.factories import make_model, make_splits
-from unisono.training.progress import Goals
 from unisono.training.shard_rules import refuse_synchronised
 from unisono.training.train_metrics import TrainMetrics
 from unisono.training.training_parts import AssemblyOptions, TrainingParts

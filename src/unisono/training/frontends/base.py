@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from unisono.comm.base import Communicator
-from unisono.data.plan import Plan
+from unisono.data.sharding_plan import Plan
 from unisono.data.source import Source
 from unisono.data.splits import Splits
 from unisono.errors import UsageError, unknown_name

@@ -10,7 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from unisono.comm.base import Communicator
-from unisono.data.plan import Plan
+from unisono.data.sharding_plan import Plan
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
 from unisono.metrics import Metric, resolve_metrics

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -94,6 +95,10 @@ def test_a_receive_that_a_lost_sender_had_begun_to_serve_ends() -> None:
     with connected(ends):
         ends[1].start_send(bytes_of(torch.ones(LONG, dtype=torch.uint8)), 0, 9, watch())
         until(lambda: ends[0]._arrivals)
+        for _ in range(2):  # else its thread may wait for the lock that is taken below, and accept nobody
+            is_idle = threading.Event()
+            ends[1]._run_on_thread(is_idle.set)
+            assert is_idle.wait(30.0)
         with ends[1].lock:  # it cannot answer any more
             receive = ends[0].start_recv(bytes_of(torch.zeros(LONG, dtype=torch.uint8)), ANY, 9, watch())
             until(lambda: ends[1].num_accepts == 1)

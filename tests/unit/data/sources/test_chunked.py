@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 
-from unisono.data.plan import Plan, Windows
+from unisono.data.sharding_plan import Plan, Windows
 from unisono.data.sources.chunked import ChunkedFiles
 from unisono.data.sources.hdf5 import HDF5
 from unisono.data.sources.open_source import as_source

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unisono.data.loader import Loader
-from unisono.data.plan import Plan, Windows, cut
+from unisono.data.sharding_plan import Plan, Windows, cut
 from unisono.data.source import Indices, Source
 from unisono.data.sources.open_source import as_source
 from unisono.errors import UsageError
