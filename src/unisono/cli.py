@@ -45,7 +45,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Local, blocking: executes a command line and returns the exit code. A user's mistake is one line and code 2."""
+    """Local, blocking: executes a command line and returns the exit code. A user's mistake is one line and code 2, a lost rank or a
+    failed training one line and 1, Ctrl-C 130."""
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         if sys.stdout is not None:  # it was closed before we started

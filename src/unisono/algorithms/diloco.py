@@ -137,6 +137,7 @@ class DiLoCo(LocalRounds):
         self._sent, self._differences = [], []
 
     def rule_state(self, in_flight: bool) -> dict[str, Any]:
+        """As inherited: common weights and velocity; in flight also the weights that were sent and the mean differences."""
         on_the_way = {"sent": self._sent, "differences": self._differences} if in_flight else {}
         return super().rule_state(in_flight) | on_the_way
 

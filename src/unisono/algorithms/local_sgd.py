@@ -52,7 +52,8 @@ class LocalSGD(LocalRounds):
         return bool(options.momentum == "keep")
 
     def prepare(self) -> None:
-        # The gradients are not needed between an update and the next step, and lie where peers can read them.
+        """Takes the gradient vectors as the buffers in which weights are summed; allocates and keeps nothing."""
+        # They are not needed between an update and the next step, and lie where peers can read them.
         self._sums = [vector for part in self.adapter.parts.values() for vector in part.gradients.values()]
 
     def to_reduce(self, settings: Settings) -> Sequence[Tensor]:  # noqa: ARG002

@@ -67,7 +67,7 @@ def make_folds(splits: Splits, folding: Folding) -> list[Splits]:
         raise UsageError(
             f"{folding.folds} folds by {by} cannot be made of {joined}: {error}; or change --folds, --fold-by or --block-size"
         ) from None
-    notes = _notes_that_hold(splits)
+    notes = _warnings_that_stay(splits)
     if splits.validation is not None and not joined.with_validation:
         notes.append("the validation data come from another source than the training data, so no fold has samples of them")
     return [_splits_of_fold(one, joined, notes, by, folding.seed) for one in made]
@@ -89,7 +89,7 @@ def merge_train_validation(splits: Splits) -> Splits:
         how=f"{splits.how}, validation joined to training",
         seed=splits.seed,
         num_dropped=splits.num_dropped,
-        warnings=_notes_that_hold(splits, "test"),
+        warnings=_warnings_that_stay(splits, "test"),
     )
 
 
@@ -168,7 +168,7 @@ def _as_divided(splits: Splits) -> Splits:
         raise UsageError(
             "--folds 1 measures on the validation data, and the task has none; give --folds 3, or validation= in its data"
         )
-    notes = _notes_that_hold(splits, "train", "validation")
+    notes = _warnings_that_stay(splits, "train", "validation")
     return Splits(splits.train, splits.validation, None, splits.how, splits.seed, splits.num_dropped, notes)
 
 
@@ -239,8 +239,8 @@ def _mixed_groups(source: Source, train: Indices, validation: Indices) -> list[s
     ]
 
 
-def _notes_that_hold(splits: Splits, *unchanged: str) -> list[str]:
-    """Returns the warnings of the task that hold for new parts too, where these parts of it are unchanged."""
+def _warnings_that_stay(splits: Splits, *unchanged: str) -> list[str]:
+    """Returns the warnings of the task that stay true when its data are divided again and only the parts in `unchanged` stay."""
     recomputed = Splits(splits.train, splits.validation, splits.test).warnings  # on pixels that parts share
     others = tuple(f"the {called} data have no sample" for name, called in PART_NAMES.items() if name not in unchanged)
     return [text for text in splits.warnings if text not in recomputed and not text.startswith(others)]

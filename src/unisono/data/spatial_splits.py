@@ -64,7 +64,7 @@ def apply_guard_margin(coordinates: Coordinates, patch_size: int, parts: Parts) 
     found = parts.copy()
     reach = patch_size - 1  # patches around pixels further apart than this in a row or column share nothing
     for part, others in ((VALIDATION, (TEST,)), (TRAIN, (TEST, VALIDATION))):
-        near = _within(coordinates, np.isin(found, others), found == part, reach, reach)
+        near = _has_seed_near(coordinates, np.isin(found, others), found == part, reach, reach)
         found[np.flatnonzero(found == part)[near]] = DROPPED
     return found
 
@@ -74,7 +74,7 @@ def num_covered(coordinates: Coordinates, patch_size: int, train: Indices, held_
     is_train, is_held_out = (np.zeros(len(coordinates), dtype=bool) for _ in range(2))
     is_train[train], is_held_out[held_out] = True, True
     before = patch_size // 2  # a patch of even size has one pixel more before its centre
-    return int(_within(coordinates, is_train, is_held_out, patch_size - 1 - before, before).sum())
+    return int(_has_seed_near(coordinates, is_train, is_held_out, patch_size - 1 - before, before).sum())
 
 
 def classes_left_out(parts: Parts, labels: npt.NDArray[Any]) -> dict[int, list[Any]]:
@@ -97,10 +97,11 @@ def _block_of(coordinates: Coordinates, patch_size: int, block_size: int | None)
     return blocks
 
 
-def _within(
+def _has_seed_near(
     coordinates: Coordinates, seeds: npt.NDArray[np.bool_], wanted: npt.NDArray[np.bool_], before: int, after: int
 ) -> npt.NDArray[np.bool_]:
-    """Returns, for each requested sample, whether a seed is at most `before` rows and columns before it, or `after` after it."""
+    """Returns for each sample in `wanted`, in order, whether a seed lies in the rectangle from `before` rows and columns before it
+    to `after` after it. Both are masks of all samples."""
     if not seeds.any() or not wanted.any():
         return np.zeros(int(wanted.sum()), dtype=bool)
     places = coordinates - coordinates.min(axis=0)

@@ -107,7 +107,7 @@ class JobExamination:
         return found
 
     def _examine(self, control: TcpControl) -> None:
-        """Gathers the facts of all ranks and what each sees of its peers, then tries engines and MPI."""
+        """Collective, blocking: gathers the facts of all ranks into `ranks`, then tries engines and MPI; keeps the results."""
         everybody = range(control.size)
         self.say("gathering facts")
         own = gather(self.at, self.env, control.local_address)

@@ -129,7 +129,7 @@ class OrphanGuard:
         self._send_line("\n")
 
     def leftovers(self) -> list[Process]:
-        """Local: returns the descendants of the ranks that still run, in any session, once the ranks themselves have ended. A
+        """Local: returns the processes that the ranks have left running, in any session, once the ranks have ended. A
         process of a rank is never in our session, and becomes our child when its parent ends.
         """
         table, own = processes(), os.getpid()

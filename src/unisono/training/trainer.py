@@ -67,7 +67,7 @@ class Trainer(TrainerBase):
             is_due = self.saving is not None and (self.save_requested or self.saving.after_step(done.step))
             if is_due and not self._save_mid_epoch(sums):
                 break
-        self._flush(sums)
+        self._record_pending_steps(sums)
         self._count_time(sums)
         if done.reason == NOT_FINITE:
             return
@@ -164,8 +164,8 @@ class Trainer(TrainerBase):
         if begun is not None and step not in self.algorithm.suspects:
             self._pending[step] = begun._replace(portion=begun.portion._replace(micro_batches=()))
 
-    def _flush(self, sums: EpochSums) -> None:
-        """Collective: records all steps whose sums are not known yet."""
+    def _record_pending_steps(self, sums: EpochSums) -> None:
+        """Collective: gets the sums of the steps that are not known yet and records them, which may end the training."""
         for stats in self.algorithm.flush_stats():
             self._record_step(stats, sums)
 
@@ -179,7 +179,7 @@ class Trainer(TrainerBase):
         """Collective: saves a checkpoint within an epoch, once the sums of all steps are known; False if one of them ends the
         training."""
         self.save_requested = False
-        self._flush(sums)
+        self._record_pending_steps(sums)
         if self.progress.reason:
             return False
         self._count_time(sums)

@@ -163,6 +163,7 @@ class ShmCommunicator(Communicator):
         return super()._exchange(key, obj, watch)
 
     def _fail(self, error: BaseException, call: Call) -> None:
+        """As inherited; where a member's memory cannot be opened it raises the cause instead: `PeerLost`, or else `CommError`."""
         if isinstance(error, Unreachable):  # the member may have died before we opened its memory
             raise_root_cause(Watch(self, call, self.time_limit_s), error, "shared memory")
         super()._fail(error, call)

@@ -148,7 +148,7 @@ class MessageServerHeaders(ServerHeaders):
 
 
 def is_done(work: Work[object], timeout_s: float) -> bool:
-    """Blocking for `timeout_s` at most: whether the call is done."""
+    """Blocking for `timeout_s` at most: returns whether the work is done; raises its error."""
     try:
         work.wait(timeout_s)
     except NotDone:

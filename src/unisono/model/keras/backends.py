@@ -47,7 +47,7 @@ class Backend(ABC):
 
     @abstractmethod
     def value_of(self, variable: Any) -> Tensor:
-        """Returns the value of a Keras variable, without a copy."""
+        """Returns the value of a Keras variable as a torch tensor in the same memory, which must not be written."""
 
     def copy_of(self, variable: Any) -> Tensor:
         """Returns a copy of the value of a Keras variable."""
@@ -71,7 +71,7 @@ class Backend(ABC):
 
     @abstractmethod
     def evaluate(self, module: KerasModule, inputs: Any, targets: Any, weights: Any) -> BatchResult:
-        """Computes loss and outputs of a batch in inference mode; changes nothing."""
+        """Returns loss sum, weight, outputs and metric sums of a batch in inference mode; changes nothing."""
 
     @abstractmethod
     def update(

@@ -226,7 +226,7 @@ class FlatParameters:
         self._on_ready = on_ready
 
     def report_remaining_buckets(self) -> None:
-        """Local, after a backward pass: reports the buckets that it left out, which are complete too."""
+        """Local, after a backward pass: reports the buckets of parameters without a gradient, and ends the watch."""
         tell, self._on_ready = self._on_ready, None
         if tell is not None:
             for bucket in self._buckets[self._next :]:

@@ -230,7 +230,7 @@ class RunDirectory:
 
 
 def _comparable_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: the part of a configuration that must be equal in all attempts of a run."""
+    """Pure: the configuration without what may differ between attempts of a run: the task file's place, the number of workers."""
     return {name: value for name, value in config.items() if name not in IGNORED_IN_COMPARISON}
 
 

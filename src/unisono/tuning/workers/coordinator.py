@@ -240,7 +240,7 @@ class Coordinator:
             self._assign_trial(block)
         elif self.is_stopping or not self._ready.issuperset(block.ranks):  # it may have begun the next trial, or is being ended
             self._prefetch.put_back(block)
-            self._end_processes(block)
+            self._kill_workers(block)
         else:
             running, block.prefetched = block.prefetched, None
             self._record_begin(block, running)
@@ -358,7 +358,7 @@ class Coordinator:
         pending = running.pending
         if len(block.ranks) > 1 or kind == MEMORY:  # the others may be anywhere in their work
             self._prefetch.put_back(block)
-            self._end_processes(block)
+            self._kill_workers(block)
         num_deaths = self._ledger.num_deaths(pending)
         if is_retried(kind, num_deaths, self._plan.attempts):
             self._ledger.give_back(pending, reason, died=kind not in NOT_COUNTED)
@@ -374,8 +374,8 @@ class Coordinator:
             reason = f"{reason}; it was begun {num_deaths} times (--attempts)"
         self._conclude_trial(block, running, Outcome(FAILED, (), reason))
 
-    def _end_processes(self, block: Block) -> None:
-        """Kills all processes of a block that are ready."""
+    def _kill_workers(self, block: Block) -> None:
+        """Kills the workers of a block that have started, also those in the middle of a trial."""
         for rank in self._ready.intersection(block.ranks):
             self._ready.discard(rank)
             self._workers.signal(rank, signal.SIGKILL)

@@ -44,7 +44,8 @@ class TrialRunner(ABC):
 
     @abstractmethod
     def run(self, command: Message, messages: MessageQueue) -> dict[str, Any]:
-        """Runs one part of a trial and returns its result, which goes to the coordinator. Blocking."""
+        """Runs one part of a trial (a whole training on one fold, or one call of the objective) and returns the fields of its
+        result message. Blocking."""
 
 
 def serve_trials(runner: TrialRunner, channel: Channel) -> None:

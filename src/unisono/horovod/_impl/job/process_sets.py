@@ -73,6 +73,7 @@ class _Everybody(ProcessSet):
         return PROCESS.has_begun
 
     def registered_id(self) -> int:
+        """0, also before `init`."""
         return GLOBAL_ID
 
     def __repr__(self) -> str:
