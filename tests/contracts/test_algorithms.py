@@ -16,7 +16,7 @@ import pytest
 
 from tests.system.fork_server import ForkServer
 from unisono.algorithms import slowmo
-from unisono.algorithms.base import known_algorithms
+from unisono.algorithms.base import find_algorithm, known_algorithms
 from unisono.testing import algorithm_contract
 from unisono.testing.ranks import mpirun
 
@@ -214,3 +214,11 @@ def test_the_list_has_every_algorithm(capsys: pytest.CaptureFixture[str]) -> Non
     listed = capsys.readouterr().out.splitlines()
     assert listed[:NUM_CHECKS] == list(algorithm_contract.CHECKS)
     assert {line.split(" (")[0] for line in listed[NUM_CHECKS:]} == set(known_algorithms())
+
+
+def test_a_file_that_fails_is_tried_again(tmp_path: Path) -> None:
+    file = tmp_path / "broken_rule.py"
+    file.write_text("import nothing_of_this_name\n")
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match="nothing_of_this_name"):
+            find_algorithm(str(file))

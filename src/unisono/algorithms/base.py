@@ -273,7 +273,7 @@ def _import_file(file: Path) -> ModuleType:
     """Imports this file as a module, once; refuses a file that does not exist."""
     if not file.is_file():
         raise UsageError(f"there is no file {file} (--algorithm); check the path")
-    held = next((one for one in sys.modules.values() if getattr(one, "__file__", None) == str(file.resolve())), None)
+    held = next((one for one in tuple(sys.modules.values()) if getattr(one, "__file__", None) == str(file.resolve())), None)
     if held is not None:
         return held
     is_free = file.stem not in sys.modules and file.stem not in sys.stdlib_module_names
@@ -282,5 +282,9 @@ def _import_file(file: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]  # else the next try would find half of it
+        raise
     return module

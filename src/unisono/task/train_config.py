@@ -81,12 +81,17 @@ class TrainConfig:
     quiet: bool = option(False, "print nothing but errors and the last line", is_keyword=False)
 
     device: str = option("auto", "auto, cpu, or cuda where several workers share a GPU", "D", group=MACHINE)
-    threads: int | None = threads_option("; with --shards 1")
+    threads: int | None = threads_option("; 1 with --shards")
     host: str | None = option(
         None, "with --elastic: where workers reach the server (default: this node, or its address)", "ADDRESS"
     )
     silence_s: float = option(
-        10.0, "with --elastic: seconds without a sign of life until a worker counts as dead", "S", flag="--silence", above=0
+        10.0,
+        "with --elastic: seconds without a sign of life until a worker counts as dead",
+        "S",
+        flag="--silence",
+        name="silence_s",
+        above=0,
     )
 
     division: Mapping[str, Any] | None = None

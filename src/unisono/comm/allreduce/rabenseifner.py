@@ -3,7 +3,7 @@
 Rabenseifner 2004; Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19 (2005). In
 round k a member swaps half of what it still holds with the member 2^k places away and reduces the half it keeps (the largest
 messages are sent to the nearest partner, mostly of the same node); log2 P more rounds gather the finished slices. With P the
-largest power of two in N (the other members are folded in and out, see core.py):
+largest power of two in N (the other members are folded in and out, see power_of_two.py):
 
     messages sent by each member   2 log2 P   (N > P: + 1 for an odd one of a pair; 1 in all for an even one)
     elements sent by each member   2 (P - 1) / P of the vector   (and the whole vector for each of those additional messages)

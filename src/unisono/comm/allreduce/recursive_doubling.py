@@ -1,7 +1,7 @@
 """Recursive doubling: in round k every member swaps its whole vector with the member 2^k positions away and adds.
 
 Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19 (2005). With P the largest
-power of two in N (the other members are folded in and out, see core.py):
+power of two in N (the other members are folded in and out, see power_of_two.py):
 
     messages sent by each member   log2 P   (N > P: + 1 for an odd one of a pair; 1 in all for an even one)
     elements sent by each member   as many vectors

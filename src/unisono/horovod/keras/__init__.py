@@ -8,8 +8,8 @@ model.compile(optimizer, loss)
 model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()])
 """
 
-from importlib import import_module
-from typing import Any
+from importlib import import_module as _import_module
+from typing import Any as _Any
 
 from unisono.horovod._impl.exceptions import HorovodInternalError as HorovodInternalError
 from unisono.horovod._impl.job.basics import *
@@ -29,8 +29,8 @@ from unisono.horovod._impl.torch.submission import Average as Average
 from unisono.horovod._impl.torch.submission import Sum as Sum
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     """Keras itself is imported with the first callback, not before the program does."""
     if name in ("callbacks", "elastic"):
-        return import_module(f"{__name__}.{name}")
+        return _import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,6 @@ from unisono.horovod._impl.torch.blocking_calls import *
 from unisono.horovod._impl.torch.compression import Compression as Compression
 from unisono.horovod._impl.torch.operations import *
 from unisono.horovod._impl.torch.submission import *
-from unisono.horovod._impl.torch.submission import choose_op
+from unisono.horovod._impl.torch.submission import choose_op as handle_average_backwards_compatibility  # noqa: F401
 
 _basics = HorovodBasics()
-handle_average_backwards_compatibility = choose_op

@@ -92,8 +92,8 @@ def _refusal(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], fo
     differ = f"{'; '.join(found[:SHOWN])}{more}"
     if _are_of_sources(found):
         return (
-            f"{folder} holds a study of files that have changed since: {differ}. Where that changes no result, --accept-changes "
-            "goes on; else give another --out"
+            f"{folder} holds a study of files that have changed since: {differ}. Where that changes no result, give "
+            "--accept-changes to resume; else give another --out"
         )
     what = "another task" if there.get("task") != here.get("task") else "a study with other settings"
     if any(one.startswith("space") for one in found):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import json
 import pickle
 import sys
@@ -27,6 +28,20 @@ Ranges = dict[str, tuple[Any, str]]
 """The limits that an objective has asked for -> Optuna's distribution, and the same as JSON."""
 
 
+class ObjectiveUnpickler(pickle.Unpickler):
+    """Finds public names of this package also where an earlier version kept them in another module."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns the class or function; raises as usual if it is nowhere."""
+        try:
+            return super().find_class(module, name)
+        except (ImportError, AttributeError):
+            package = sys.modules[__name__.partition(".")[0]]
+            if module.partition(".")[0] != package.__name__ or name not in package.__all__:
+                raise
+            return getattr(package, name)
+
+
 @dataclass
 class ObjectiveTrialRunner(TrialRunner):
     """Runs trials of an objective: calls of a function."""
@@ -43,7 +58,7 @@ class ObjectiveTrialRunner(TrialRunner):
         Local."""
         paths, name, sha256, value = pickle.loads(Path(file).read_bytes())
         sys.path.extend(path for path in paths if path not in sys.path)
-        return cls(pickle.loads(value), name, sha256)
+        return cls(ObjectiveUnpickler(io.BytesIO(value)).load(), name, sha256)
 
     def load(self) -> None:
         """Imports what trials need, once for all workers; the function itself is loaded already. Local."""

@@ -61,7 +61,7 @@ DIFFERENT: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "source": (
         {"sources": {"digits.py": "abd"}},
         r'holds a study of files that have changed since: sources\.digits\.py "abc" there, "abd" here\. Where that changes no '
-        "result, --accept-changes goes on; else give another --out",
+        "result, give --accept-changes to resume; else give another --out",
     ),
     "objectives": ({"objectives": [{"metric": "val_loss", "higher_is_better": False}]}, "objectives"),
     "folds": ({"folds": 5}, "folds 3 there, 5 here"),
