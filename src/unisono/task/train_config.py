@@ -86,12 +86,7 @@ class TrainConfig:
         None, "with --elastic: where workers reach the server (default: this node, or its address)", "ADDRESS"
     )
     silence_s: float = option(
-        10.0,
-        "with --elastic: seconds without a sign of life until a worker counts as dead",
-        "S",
-        flag="--silence",
-        name="silence_s",
-        above=0,
+        10.0, "with --elastic: seconds without a sign of life until a worker counts as dead", "S", flag="--silence", above=0
     )
 
     division: Mapping[str, Any] | None = None
