@@ -76,12 +76,15 @@ class Strategy:
         self.backup_every = backup_every
         self.num_fits = 0
         self._comm = comm
+        self._world: Communicator | None = None
+        """The communicator of all processes, where it was opened here."""
 
     @property
     def comm(self) -> Communicator:
         """The communicator of all workers. Collective at its first use, when the processes meet."""
         if self._comm is None:
-            self._comm = self._select_workers(connect())
+            self._world = connect()
+            self._comm = self._select_workers(self._world)
             atexit.register(self.close)
             if self._comm.size == 1 and (note := hint_for_single_worker(current_topology())):
                 print(f"unisono: {note}", file=sys.stderr, flush=True)
@@ -187,9 +190,10 @@ class Strategy:
 
         It may be called twice. Collective.
         """
-        comm, self._comm = self._comm, None
+        held = [comm for comm in (self._comm, self._world) if comm is not None]
+        self._comm = self._world = None
         atexit.unregister(self.close)
-        if comm is not None:
+        for comm in held:  # a group first, then the job: a process that leaves without a word counts as dead
             comm.close()
 
 
