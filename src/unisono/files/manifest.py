@@ -60,6 +60,6 @@ def _check_files(folder: Path, files: Mapping[str, FileDigest]) -> None:
 
 
 def _sealed(text: bytes) -> bytes:
-    """Returns the text of a manifest with its own hash, computed anew, in its head."""
+    """Returns the text of a manifest with its recomputed hash in its head."""
     rest = text[len(HEAD) + SEAL_LENGTH :]
     return HEAD + hashlib.sha256(rest).hexdigest().encode() + rest

@@ -396,7 +396,7 @@ class ElasticJob(World):
         # A member that is still at work may have the state, with its report on the way.
         asked = all(worker.ready for worker in self._workers.members_of(self._now))
         if self._state_exists and asked and not self._workers.state_holders():
-            self._end_job("no worker is left that holds the state of the job, so there is nothing to go on from; start it again")
+            self._end_job("no worker is left that holds the state of the job, so the job cannot continue; start it again")
             return
         usable = [host for host in self._available if self._blacklist.allows(host, monotonic())]
         fixed = self._plan.discovery_script is None

@@ -50,7 +50,7 @@ def run_fn(func: Callable[..., Result], reset: Callable[[], object]) -> Callable
 
 
 def begin_again() -> None:
-    """Ends the communication and begins it anew: the usual `reset`. Collective, blocking."""
+    """Ends the communication and starts it again: the usual `reset`. Collective, blocking."""
     shutdown()
     init()
 

@@ -110,7 +110,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Begins to count batches anew, alike on ranks that have just come."""
+        """Restarts the count of batches, as on ranks that have just joined."""
         self.batches_remaining = self.batches_per_commit  # alike on ranks that have just come
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
