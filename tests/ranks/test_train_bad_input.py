@@ -170,8 +170,8 @@ def test_a_task_that_cannot_be(train: Command, more: str, words: str) -> None:
     [
         ("(INPUTS[:0], LABELS[:0])", "the training data are empty"),
         ("(INPUTS[:5], LABELS[:4])", "have different numbers of samples ([0]: 5, [1]: 4)"),
-        ("(INPUTS, LABELS + 1)", "label 3 found (sample 2 of the training data) but the model gives 3 outputs"),
-        ("(INPUTS, LABELS - 1)", "label -1 found (sample 0 of the training data)"),
+        ("(INPUTS, LABELS + 1)", "sample 2 of the training data has label 3, but the model has 3 outputs"),
+        ("(INPUTS, LABELS - 1)", "sample 0 of the training data has label -1"),
         ("(INPUTS, LABELS.astype(float))", "targets are float32 but numbers of classes are needed"),
         ("(INPUTS, LABELS.astype(str))", "[1] holds text, not numbers"),
         ("INPUTS", "received a tuple of 1; change the data of the task"),
@@ -193,7 +193,7 @@ def test_an_hdf5_file_that_is_broken(train: Command) -> None:
     (train.folder / "empty.h5").touch()
     for name, inputs, targets, words in (
         ("empty.h5", "x", "y", "empty.h5 is empty (0 bytes)"),
-        ("cut.h5", "x", "y", "cut.h5 cannot be opened as an HDF5 file"),
+        ("cut.h5", "x", "y", "cut.h5 cannot be read as an HDF5 file"),
         ("hole.h5", "x", "y", "hole.h5 does not exist; did you mean whole.h5"),
         ("whole.h5", "xs", "y", "there is no 'xs' in whole.h5"),
         ("whole.h5", "x", "few", "have different numbers of samples ([0]: 60, [1]: 40)"),
@@ -205,15 +205,13 @@ WITH_NAN = "INPUTS[19, 2] = np.nan\n"
 
 
 def test_values_that_are_not_finite(train: Command) -> None:
-    assert "sample 19 of the training data holds NaN or infinity (inputs)" in train.refused(
-        WITH_NAN + of_splits("(INPUTS, LABELS)")
-    )
+    assert "sample 19 of the training data has NaN or infinity (inputs)" in train.refused(WITH_NAN + of_splits("(INPUTS, LABELS)"))
     part = "un.as_source((INPUTS, LABELS)).subset(np.arange(10, 30))"  # the number is that of the part, as in all messages
     assert "sample 9 of the validation data" in train.refused(
         WITH_NAN + of_splits(f"(LABELS[:, None] + np.zeros(4), LABELS), {part}")
     )
     targets = of_splits("(INPUTS, np.where(INPUTS[:, :3] > 0, np.inf, 0))", loss="'mse'", metrics="()")
-    assert "sample 0 of the training data holds NaN or infinity (targets)" in train.refused(targets)
+    assert "sample 0 of the training data has NaN or infinity (targets)" in train.refused(targets)
 
 
 def test_values_that_are_not_finite_and_not_used(train: Command) -> None:
@@ -344,7 +342,7 @@ def test_an_error_of_all_ranks_is_reported_once(two_ranks: Callable[..., tuple[i
 def test_what_one_rank_sees_ends_all(two_ranks: Callable[..., tuple[int, str]]) -> None:
     on_one = "import os\nalone = os.environ['UNISONO_RANK'] == '1'\n"
     code, output = two_ranks(f"{on_one}{of_splits('(INPUTS, LABELS + alone)')}")
-    assert code == 2 and "label 3 found" in one_message(output)
+    assert code == 2 and "has label 3" in one_message(output)
     code, output = two_ranks(f"{on_one}task = replace(task, data=lambda: data() if not alone else 1 / 0)\n")
     assert code == 1 and output.count("Traceback") == 1 and output.count("ZeroDivisionError: division by zero") == 1, output
     code, output = two_ranks(f"{on_one}task = replace(task, data=lambda: data() if not alone else os.sys.exit())\n")

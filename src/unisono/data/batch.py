@@ -13,7 +13,7 @@ from unisono.errors import UsageError
 def batch_of(inputs: Any, targets: Any = None, weights: Any = None) -> tuple[Any, ...]:
     """Pure: returns the parts that are not None as one tuple."""
     if weights is not None and targets is None:
-        raise UsageError("there are sample weights but no targets; weights weigh the loss of a target, so give targets too")
+        raise UsageError("the data have sample weights but no targets; give targets too, or leave the weights out")
     parts = (inputs, targets, weights)
     return parts[: 1 + (targets is not None) + (weights is not None)]
 
@@ -23,7 +23,9 @@ def as_arrays(tree: Any, what: str) -> Any:
     found = map_tree(as_array, tree)
     for place, leaf in leaves(found):
         if leaf.ndim == 0:
-            raise UsageError(f"{what}: {place or 'it'} is a single number, not an array of samples; use numpy.asarray on lists")
+            raise UsageError(
+                f"{what}: {place or 'it'} is a single number, not an array of samples; convert lists with numpy.asarray"
+            )
         if leaf.dtype.kind not in "biufc":
             held = "Python objects" if leaf.dtype.hasobject else "text" if leaf.dtype.kind in "US" else str(leaf.dtype)
             raise UsageError(f"{what}: {place or 'it'} holds {held}, not numbers; convert it to a numeric dtype")
@@ -35,12 +37,12 @@ def as_array(leaf: Any) -> np.ndarray[Any, Any]:
     detached first, and known by its methods, so that torch is not loaded for it."""
     if hasattr(leaf, "detach") and hasattr(leaf, "numpy"):
         if leaf.device.type != "cpu":
-            raise UsageError(f"a tensor of the data lies on {leaf.device}; sources hold CPU memory, so pass tensor.cpu()")
+            raise UsageError(f"a tensor of the data is on {leaf.device}, but a source holds CPU memory; pass tensor.cpu()")
         try:
             return np.asarray(leaf.detach().numpy())
         except TypeError:
             raise UsageError(
-                f"a tensor of the data has type {leaf.dtype}, which NumPy does not know; pass tensor.float()"
+                f"a tensor of the data has dtype {leaf.dtype}, which NumPy does not support; pass tensor.float()"
             ) from None
     found = np.asarray(leaf)
     return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))

@@ -6,14 +6,13 @@ and only shown.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from unisono.cluster.resolve import environment
-from unisono.errors import UsageError
+from unisono.errors import UsageError, unknown_name
 
 ROOT_VARIABLE = "UNISONO_DATA"
 
@@ -86,9 +85,7 @@ def find(name: str) -> DataSet:
     """Pure: returns the entry of this name; refuses unknown names."""
     known = [entry.name for entry in CATALOGUE]
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(f"unknown data set {name!r} (unisono data); {hint}Known: {', '.join(known)}")
+        raise unknown_name("data set", name, known)
     return CATALOGUE[known.index(name)]
 
 
@@ -139,8 +136,8 @@ def _how_to_get(entry: DataSet, root: Path | str) -> str:
     """Returns the command that gets this data set, for a message."""
     command = f"unisono data get {entry.name} --root {root}"
     if all(file.urls for file in entry.files):
-        return f"{command} (where there is internet)"
-    return f"unisono data show {entry.name} (it has to be fetched by hand)"
+        return f"{command} (needs internet access)"
+    return f"unisono data show {entry.name} (it has to be downloaded by hand)"
 
 
 _IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
@@ -164,7 +161,7 @@ CATALOGUE = (
         "1,797",
         "CC BY 4.0",
         "https://archive.ics.uci.edu/dataset/80",
-        note="use unisono.data.sources.digits.digits()",
+        note="use un.digits()",
     ),
     DataSet(
         "mnist",
@@ -242,7 +239,7 @@ CATALOGUE = (
         "see its page",
         "https://www.kaggle.com/datasets/crawford/deepsat-sat6",
         (File("sat-6-full.mat"),),
-        note="Kaggle asks for an account: fetch sat-6-full.mat from the page with a browser and put it into the folder",
+        note="Kaggle requires an account: download sat-6-full.mat from the page in a browser and put it into the folder",
     ),
     DataSet(
         "indian_pines",
@@ -259,7 +256,7 @@ CATALOGUE = (
             ),
             File("Indian_pines_gt.mat", 1125, "9414943dac1d80faaa9165c8b460510c", (f"{_SCENE_FILES}/c/c4/Indian_pines_gt.mat",)),
         ),
-        note="Baumgardner, Biehl and Landgrebe 2015, doi:10.4231/R7RX991C; copies that were saved again have other checksums",
+        note="Baumgardner, Biehl and Landgrebe 2015, doi:10.4231/R7RX991C; re-saved copies have other checksums",
     ),
     DataSet(
         "pavia_university",

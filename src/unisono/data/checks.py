@@ -59,8 +59,8 @@ def check_labels(part: str, source: Source, num_outputs: int, ignored: Collectio
         return
     place = tuple(int(at[0]) for at in np.nonzero(wrong))
     raise UsageError(
-        f"label {labels[place]} found (sample {place[0]} of the {PART_NAMES[part]} data) but the model gives {num_outputs} "
-        f"outputs, so labels lie in 0..{num_outputs - 1}; correct it, give the model more outputs, or name it as ignore_label"
+        f"sample {place[0]} of the {PART_NAMES[part]} data has label {labels[place]}, but the model has {num_outputs} outputs, so "
+        f"labels must lie in 0..{num_outputs - 1}; correct it, give the model more outputs, or set ignore_label (loss_options)"
     )
 
 
@@ -81,8 +81,8 @@ def check_finite(part: str, source: Source, with_targets: bool) -> None:
         place, row = found
         where = f"{('inputs', 'targets')[int(place[1])]}{place[3:]}"
         raise UsageError(
-            f"sample {row} of the {PART_NAMES[part]} data holds NaN or infinity ({where}); correct it or leave it out, "
-            "or let --on-nan skip leave out the updates that it spoils"
+            f"sample {row} of the {PART_NAMES[part]} data has NaN or infinity ({where}); correct or remove the sample, "
+            "or skip the updates that are not finite with --on-nan skip"
         )
 
 
@@ -109,6 +109,6 @@ def _refuse_common_samples(first: str, one: Source, second: str, other: Source) 
     common = np.intersect1d(mine, theirs)
     if common.size:
         raise UsageError(
-            f"{common.size} sample{'s are' if common.size > 1 else ' is'} in the {PART_NAMES[first]} and in the "
-            f"{PART_NAMES[second]} data (the first is sample {common[0]}); give each sample to one part"
+            f"{common.size} sample{'s are' if common.size > 1 else ' is'} in both the {PART_NAMES[first]} and the "
+            f"{PART_NAMES[second]} data (the first is sample {common[0]}); put each sample into one part only"
         )

@@ -46,8 +46,8 @@ def download(
         else:
             return
     raise UsageError(
-        f"{to.name} could not be fetched ({'; '.join(said)}); where this machine has no internet, fetch it on another one and copy "
-        f"it to {to}"
+        f"{to.name} could not be downloaded ({'; '.join(said)}); if this machine has no internet access, download the file on "
+        f"another one and copy it to {to}"
     )
 
 
@@ -92,7 +92,9 @@ def _download_once(url: str, to: Path, md5: str | None, progress: Progress, conn
         length = answer.headers.get("Content-Length")
         total = int(length) if length and length.isdigit() else None
         if total is not None and total > (free := shutil.disk_usage(to.parent).free):
-            raise UsageError(f"{url} has {total} bytes but {to.parent} has room for {free}; free some or choose another --root")
+            raise UsageError(
+                f"{url} has {total} bytes, but only {free} are free in {to.parent}; free some space, or choose another --root"
+            )
         with to.open("xb") as file:
             progress(0, total)
             while chunk := _next_chunk(answer):
@@ -101,9 +103,9 @@ def _download_once(url: str, to: Path, md5: str | None, progress: Progress, conn
                 done += len(chunk)
                 progress(done, total)
     if total is not None and done != total:
-        raise _Failed(f"the transfer broke off after {done} of {total} bytes")
+        raise _Failed(f"the download was interrupted after {done} of {total} bytes")
     if md5 is not None and digest.hexdigest() != md5:
-        raise _Failed(f"what came is not the published file (md5 {digest.hexdigest()}, expected {md5})")
+        raise _Failed(f"the downloaded file is not the published one (md5 {digest.hexdigest()}, expected {md5})")
 
 
 def _next_chunk(answer: Any) -> bytes:
@@ -111,7 +113,7 @@ def _next_chunk(answer: Any) -> bytes:
     try:
         chunk: bytes = answer.read(CHUNK_BYTES)
     except (OSError, http.client.HTTPException) as error:
-        raise _Failed(f"the transfer broke off ({error})") from None
+        raise _Failed(f"the download was interrupted: {error}") from None
     return chunk
 
 

@@ -39,7 +39,7 @@ class Folding:
         if self.folds < 1:
             raise UsageError(f"--folds must be at least 1; received {self.folds}")
         if self.by is not None and self.by not in METHODS:
-            raise UsageError(f"folds can be made by {', '.join(METHODS)}; received {self.by!r} (--fold-by)")
+            raise UsageError(f"--fold-by must be one of {', '.join(METHODS)}; received {self.by!r}")
         if self.folds == 1 and (self.by is not None or self.block_size is not None):
             given = "--block-size" if self.by is None else "--fold-by"
             raise UsageError(f"--folds 1 keeps the task's own division, so {given} has no effect; leave it out, or give --folds 3")
@@ -58,18 +58,21 @@ def make_folds(splits: Splits, folding: Folding) -> list[Splits]:
     joined = _join_parts(splits)
     by = _method_of(splits, folding, joined)
     if folding.block_size is not None and by != "blocks":
-        raise UsageError(f"--block-size {folding.block_size} is read for folds by blocks only, and these are by {by}; leave it out")
+        raise UsageError(
+            f"--block-size {folding.block_size} has no effect with --fold-by {by}; leave it out, or use --fold-by blocks"
+        )
     _refuse_unknown(by, folding, joined)
     pool = joined.source.subset(joined.indices)
     try:
         made = folds(pool, folding.folds, by, folding.seed, block_size=folding.block_size)
     except UsageError as error:
         raise UsageError(
-            f"{folding.folds} folds by {by} cannot be made of {joined}: {error}; or change --folds, --fold-by or --block-size"
+            f"{folding.folds} folds (--fold-by {by}) cannot be made of {joined}: {error}; "
+            "or change --folds, --fold-by or --block-size"
         ) from None
     notes = _warnings_that_stay(splits)
     if splits.validation is not None and not joined.with_validation:
-        notes.append("the validation data come from another source than the training data, so no fold has samples of them")
+        notes.append("the validation data come from another source than the training data, so the folds do not use them")
     return [_splits_of_fold(one, joined, notes, by, folding.seed) for one in made]
 
 
@@ -80,7 +83,7 @@ def merge_train_validation(splits: Splits) -> Splits:
         return splits
     joined = _join_parts(splits)
     if not joined.with_validation:
-        note = "the validation data come from another source than the training data, so they are not joined to them"
+        note = "the validation data come from another source than the training data, so they are not added to the training data"
         notes = (*splits.warnings, *(text for text in [note] if text not in splits.warnings))
         return Splits(splits.train, splits.validation, splits.test, splits.how, splits.seed, splits.num_dropped, notes)
     return Splits(
@@ -166,7 +169,7 @@ def _as_divided(splits: Splits) -> Splits:
     """Returns the splits as the task made them, without test data; refuses a task without validation data."""
     if splits.validation is None:
         raise UsageError(
-            "--folds 1 measures on the validation data, and the task has none; give --folds 3, or validation= in its data"
+            "--folds 1 evaluates on the validation data, and the task has none; use --folds 3, or add a validation part to the data"
         )
     notes = _warnings_that_stay(splits, "train", "validation")
     return Splits(splits.train, splits.validation, None, splits.how, splits.seed, splits.num_dropped, notes)
@@ -193,20 +196,17 @@ def _are_classes(targets: npt.NDArray[Any] | None) -> bool:
 
 def _refuse_unknown(by: str, folding: Folding, joined: _Joined) -> None:
     """Refuses folds by groups or blocks that the source does not know, as they cannot be given here."""
-    why = "asked for" if folding.by is not None else "as the task's data were divided"
+    why = "" if folding.by is not None else " (as in the task's own split)"
     if by == "group" and joined.source.groups() is None:
-        lacking, remedy = "the group of each sample", "use a source with groups, or other folds (--fold-by random)"
+        lacking, remedy = "the group of each sample", "use a source with groups, or --fold-by random"
     elif by == "stratified" and not _are_classes(joined.source.targets()):
-        lacking, remedy = (
-            "the class of each sample",
-            "use a source with targets that are classes, or other folds (--fold-by random)",
-        )
+        lacking, remedy = "the class of each sample", "use a source whose targets are classes, or --fold-by random"
     elif by == "blocks" and not (hasattr(joined.source, "coordinates") and hasattr(joined.source, "patch_size")):
-        lacking, remedy = "the row and the column of each sample", "use a scene, or other folds (--fold-by random or group)"
+        lacking, remedy = "the row and the column of each sample", "use a scene, or --fold-by random or group"
     else:
         return
     kind = type(joined.source).__name__
-    raise UsageError(f"folds by {by} ({why}) need {lacking}, which the source ({kind}) does not know; {remedy}")
+    raise UsageError(f"--fold-by {by}{why} needs {lacking}, which the source ({kind}) does not have; {remedy}")
 
 
 def _splits_of_fold(made: Splits, joined: _Joined, notes: Sequence[str], by: str, seed: int) -> Splits:
@@ -234,8 +234,8 @@ def _mixed_groups(source: Source, train: Indices, validation: Indices) -> list[s
     if not mixed:
         return []
     return [
-        f"{mixed} of {len(held)} groups with validation samples of this fold have training samples too, so its result is better "
-        "than on new groups; use --fold-by group"
+        f"{mixed} of {len(held)} groups in the validation data of this fold also have training samples, so its result is too "
+        "optimistic; use --fold-by group"
     ]
 
 

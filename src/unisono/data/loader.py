@@ -102,7 +102,7 @@ class Loader:
         if self.augment is None:
             return batch
         changed = self.augment(batch, SampleRandom(self.plan.seed, epoch, indices))
-        if num_rows(changed, "what augment returned") != len(indices):
+        if num_rows(changed, "the result of augment") != len(indices):
             raise UsageError(f"augment must keep the number of samples: {len(indices)} went in, {num_rows(changed)} came out")
         return changed
 

@@ -76,7 +76,9 @@ def stage(files: Files, folder: PathName, reserve_bytes: int = RESERVE_BYTES) ->
     try:
         local.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{local} cannot be made ({error.strerror}); give a local folder that you may write (staging)") from None
+        raise UsageError(
+            f"the staging folder {local} cannot be created: {error.strerror}; give a local folder where you may write"
+        ) from None
     homes = [_home(original, local) for original in originals]
     with _alone(local):
         copies = [copy for original, home in zip(originals, homes, strict=True) for copy in _copies_to_make(original, home)]
@@ -112,8 +114,8 @@ def _expect_space(missing: Sequence[Copy], local: Path, reserve_bytes: int) -> N
     free = shutil.disk_usage(local).free - reserve_bytes
     if needed > max(0, free):
         raise UsageError(
-            f"staging needs {needed / 2**30:.2f} GiB in {local}, but {max(0, free) / 2**30:.2f} GiB are free there "
-            f"({reserve_bytes / 2**20:.0f} MiB are left alone); free some, stage fewer files, or read them where they are"
+            f"staging needs {needed / 2**30:.2f} GiB in {local}, but only {max(0, free) / 2**30:.2f} GiB are free there "
+            f"({reserve_bytes / 2**20:.0f} MiB stay reserved); free some space, stage fewer files, or read the originals"
         )
 
 

@@ -117,7 +117,7 @@ class SampleRandom:
             shape: The shape for each sample; left out, one value for each.
         """
         if not 0.0 <= probability <= 1.0:
-            raise UsageError(f"a probability lies in 0..1; received {probability}")
+            raise UsageError(f"a probability must lie in 0..1; received {probability}")
         return np.asarray(self._fractions(shape) < probability)
 
     def _fractions(self, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:

@@ -39,7 +39,7 @@ class Windows:
     def __post_init__(self) -> None:
         if self.chunk_samples < 1 or self.num_chunks < 1:
             raise UsageError(
-                f"a shuffle by windows needs at least one sample in a chunk and one chunk in a window; "
+                "chunk_samples and num_chunks of a shuffle by windows must be at least 1; "
                 f"received {self.chunk_samples} and {self.num_chunks}"
             )
 
@@ -57,7 +57,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.num_samples < 1:
-            raise UsageError("there is no sample to plan with (the training data are empty); give at least one")
+            raise UsageError("the training data are empty; give at least one sample")
         if self.global_batch < 1:
             raise UsageError(f"global_batch must be at least 1 (--global-batch); received {self.global_batch}")
 
@@ -77,7 +77,7 @@ class Plan:
     def batch(self, step_in_epoch: int) -> slice:
         """Returns the position of the batch of a step in the order of its epoch."""
         if not 0 <= step_in_epoch < self.steps_per_epoch:
-            raise UsageError(f"step {step_in_epoch} lies outside 0..{self.steps_per_epoch - 1} of an epoch")
+            raise UsageError(f"a step of an epoch must lie in 0..{self.steps_per_epoch - 1}; received {step_in_epoch}")
         start = step_in_epoch * self.global_batch
         return slice(start, min(start + self.global_batch, self.num_samples))
 

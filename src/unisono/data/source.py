@@ -159,7 +159,9 @@ class Subset(Source):
         if indices.ndim != 1 or (indices.size and not np.issubdtype(indices.dtype, np.integer)):
             raise UsageError(f"a subset needs a list of sample numbers; received {indices.dtype} of shape {indices.shape}")
         if indices.size and not (indices.min() >= 0 and indices.max() < len(source)):
-            raise UsageError(f"a subset names samples outside 0..{len(source) - 1}: {indices.min()} to {indices.max()}")
+            raise UsageError(
+                f"the samples of a subset must lie in 0..{len(source) - 1}; received {indices.min()} to {indices.max()}"
+            )
         self.source = source
         self.indices: Indices = indices.astype(np.int64)
         self.in_memory = source.in_memory

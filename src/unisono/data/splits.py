@@ -254,7 +254,9 @@ def _number(share: float, count: int, name: str) -> int:
         raise UsageError(f"{name} must be a share below 1 or a whole number of samples; received {share!r}")
     number = int(share) if whole else int(share * count + 0.5)
     if share and not number:
-        raise UsageError(f"{name}={share} of {count} samples is less than one; ask for more, or for 0 to leave the part out")
+        raise UsageError(
+            f"{name}={share} of {count} samples is less than one sample; use a larger share, or 0 to leave the part out"
+        )
     return number
 
 
@@ -263,7 +265,7 @@ def _refuse_unread(how: str, labels: npt.ArrayLike | None, groups: npt.ArrayLike
     if how not in METHODS:
         raise UsageError(f"how must be one of {', '.join(METHODS)}; received {how!r}")
     if how == "group" and groups is None:
-        raise UsageError("a split by group needs groups=, the group of each sample, as the source does not know it")
+        raise UsageError("how='group' needs groups=, the group of each sample, because the source has no groups")
     readers = ("labels", labels, ("stratified", "blocks")), ("groups", groups, ("group",)), ("block_size", block_size, ("blocks",))
     for name, value, hows in readers:
         if value is not None and how not in hows:
@@ -334,7 +336,7 @@ def _covered_pixels(splits: Splits) -> str:
         return ""
     return (
         f"{covered} of {len(indices)} {name} pixels ({covered / len(indices):.1%}) lie inside training patches of "
-        f"{patch_size}x{patch_size} pixels, so the {name} result is better than on unseen ground; use how='blocks'"
+        f"{patch_size}x{patch_size} pixels, so the {name} result is too optimistic; use how='blocks'"
     )
 
 

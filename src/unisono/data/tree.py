@@ -37,7 +37,9 @@ def num_rows(tree: Any, what: str = "a batch") -> int:
     """Pure: returns the length that all leaves share along their first axis; refuses leaves that differ."""
     for place, leaf in leaves(tree):
         if not hasattr(leaf, "__len__"):
-            raise UsageError(f"{what} holds {type(leaf).__name__} at {place or 'its top'}; give arrays with an axis of samples")
+            raise UsageError(
+                f"{what} holds {type(leaf).__name__} at {place or 'the top level'}; give arrays whose first axis is the sample"
+            )
     found = [(place, len(leaf)) for place, leaf in leaves(tree)]
     if not found:
         raise UsageError(f"{what} holds no array; give at least one")

@@ -107,7 +107,7 @@ def test_without_validation_data_the_training_data_are_folded() -> None:
     assert each_held_out_once(make_folds(task, Folding(4)), numbers(task.train))
     with pytest.raises(
         UsageError,
-        match=r"--folds 1 measures on the validation data, and the task has none; give --folds 3, or validation= in its data",
+        match=r"--folds 1 evaluates on the validation data, and the task has none; use --folds 3",
     ):
         make_folds(task, Folding())
 
@@ -117,7 +117,7 @@ def test_validation_data_of_another_source_are_in_no_fold() -> None:
     made = make_folds(task, Folding(3))
     assert all(sample_ids(part)[0] is task.train for one in made for part in one.parts().values())
     assert each_held_out_once(made, np.arange(30))
-    assert all("come from another source than the training data, so no fold has samples of them" in one.warnings[0] for one in made)
+    assert all("come from another source than the training data, so the folds do not use them" in one.warnings[0] for one in made)
     (only,) = make_folds(task, Folding())
     assert only.validation is task.validation and only.warnings == ()
 
@@ -225,7 +225,7 @@ def test_groups_are_not_divided(sizes: list[int], k: int, seed: int) -> None:
 
 def test_divided_groups_are_reported() -> None:
     made = make_folds(split(Grouped(np.repeat(np.arange(6), 5)), 0, 0), Folding(2))
-    assert all("of 6 groups with validation samples of this fold have training samples too" in one.warnings[0] for one in made)
+    assert all("of 6 groups in the validation data of this fold also have training samples" in one.warnings[0] for one in made)
 
 
 # ---- scenes --------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_validation_data_of_another_source_stay_what_they_are() -> None:
     found = merge_train_validation(task)
     assert (found.train, found.validation, found.test) == (task.train, task.validation, task.test)
     assert found.warnings == (
-        "the validation data come from another source than the training data, so they are not joined to them",
+        "the validation data come from another source than the training data, so they are not added to the training data",
     )
     assert merge_train_validation(found).warnings == found.warnings
 
@@ -319,19 +319,22 @@ def test_validation_data_of_another_source_stay_what_they_are() -> None:
     ("options", "message"),
     [
         ({"folds": 0}, "--folds must be at least 1; received 0"),
-        ({"folds": 3, "by": "lottery"}, "folds can be made by random, stratified, group, blocks; received 'lottery' .--fold-by."),
+        ({"folds": 3, "by": "lottery"}, "--fold-by must be one of random, stratified, group, blocks; received 'lottery'"),
         ({"by": "random"}, "--folds 1 keeps the task's own division, so --fold-by has no effect; leave it out"),
         ({"block_size": 8}, "so --block-size has no effect; leave it out, or give --folds 3"),
-        ({"folds": 3, "block_size": 8}, "--block-size 8 is read for folds by blocks only, and these are by random; leave it out"),
-        ({"folds": 3, "by": "group"}, r"folds by group \(asked for\) need the group of each sample, which the source \(Arrays\)"),
+        ({"folds": 3, "block_size": 8}, "--block-size 8 has no effect with --fold-by random; leave it out"),
+        ({"folds": 3, "by": "group"}, r"--fold-by group needs the group of each sample, which the source \(Arrays\)"),
         (
             {"folds": 3, "by": "blocks"},
-            r"folds by blocks .* the row and the column of each sample, .*; use a scene, or other folds",
+            r"--fold-by blocks needs the row and the column of each sample, .*; use a scene",
         ),
-        ({"folds": 17}, r"17 folds by random cannot be made of 16 training and validation samples: .* must lie in 2\.\.16"),
+        (
+            {"folds": 17},
+            r"17 folds \(--fold-by random\) cannot be made of 16 training and validation samples: .* must lie in 2\.\.16",
+        ),
         (
             {"folds": 6, "by": "stratified"},
-            "6 folds by stratified cannot be made .*: class 0 has .* needs at least 6 samples of each",
+            r"6 folds \(--fold-by stratified\) cannot be made .*: class 0 has .* needs at least 6 samples of each",
         ),
     ],
 )
@@ -343,8 +346,8 @@ def test_mistakes_are_explained(options: Mapping[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("how", "options", "message"),
     [
-        ("group", {"groups": np.arange(20) // 2}, r"folds by group \(as the task's data were divided\) need the group of each"),
-        ("stratified", {"labels": np.arange(20) % 2}, r"folds by stratified \(as the task's data were divided\) need the class"),
+        ("group", {"groups": np.arange(20) // 2}, r"--fold-by group \(as in the task's own split\) needs the group of each"),
+        ("stratified", {"labels": np.arange(20) % 2}, r"--fold-by stratified \(as in the task's own split\) needs the class"),
     ],
 )
 def test_what_only_the_task_knew_is_asked_for(how: str, options: Mapping[str, Any], message: str) -> None:
@@ -358,6 +361,6 @@ def test_a_scene_too_small_for_its_folds_is_refused() -> None:
     task = Splits(Scene(np.zeros((12, 12, 2)), np.ones((12, 12), dtype=np.int64), patch_size=9))
     with pytest.raises(
         UsageError,
-        match=r"2 folds by blocks cannot be made of 144 training samples: .*; or change --folds, --fold-by or --block-size",
+        match=r"2 folds \(--fold-by blocks\) cannot be made of 144 training samples: .*; or change --folds",
     ):
         make_folds(task, Folding(2, by="blocks", block_size=6))

@@ -69,11 +69,11 @@ def test_empty_parts_are_refused() -> None:
 
 def test_samples_in_two_parts_are_refused() -> None:
     whole = numbered(10)
-    with pytest.raises(UsageError, match=r"2 samples are in the training and in the test data \(the first is sample 4\)"):
+    with pytest.raises(UsageError, match=r"2 samples are in both the training and the test data \(the first is sample 4\)"):
         Splits(whole.subset([0, 1, 4, 5]), test=whole.subset([9, 5, 4]))
-    with pytest.raises(UsageError, match="1 sample is in the validation and in the test data"):
+    with pytest.raises(UsageError, match="1 sample is in both the validation and the test data"):
         Splits(whole.subset([0]), whole.subset([1, 2]), whole.subset([2]))
-    with pytest.raises(UsageError, match="10 samples are in the training"):
+    with pytest.raises(UsageError, match="10 samples are in both the training"):
         Splits(whole, test=whole)
     inner = whole.subset([5, 6, 7]).map(lambda batch: batch)
     with pytest.raises(UsageError, match="the first is sample 7"):
@@ -430,26 +430,24 @@ def test_a_label_out_of_range_is_named_with_its_place() -> None:
     labels = np.zeros(200, dtype=np.int64)
     labels[123] = 10
     splits = Splits(train=(np.zeros(200), labels), test=(np.zeros(3), np.array([0, 9, 0])))
-    message = (
-        r"label 10 found \(sample 123 of the training data\) but the model gives 10 outputs, so labels lie in 0\.\.9; correct it"
-    )
+    message = r"sample 123 of the training data has label 10, .* 10 outputs, .* 0\.\.9; correct it"
     with pytest.raises(UsageError, match=message):
         check(splits, 10)
     check(splits, 11)
     check(splits, 10, ignored=(10,))
-    with pytest.raises(UsageError, match=r"label 9 found \(sample 1 of the test data\)"):
+    with pytest.raises(UsageError, match=r"sample 1 of the test data has label 9"):
         check(splits, 9, ignored=(10,))
 
 
 def test_labels_of_segmentations_and_other_targets() -> None:
     masks = np.zeros((4, 3, 3), dtype=np.uint8)
     masks[2, 1, 1] = 255
-    with pytest.raises(UsageError, match=r"label 255 found \(sample 2 of the validation data\)"):
+    with pytest.raises(UsageError, match=r"sample 2 of the validation data has label 255"):
         check_labels("validation", Arrays(masks, masks), 2)
     check_labels("validation", Arrays(masks, masks), 2, ignored=(255,))
     check_labels("train", Arrays(masks, masks.astype(np.float32)), 2)
     check_labels("train", Arrays(masks), 2)
-    with pytest.raises(UsageError, match="label -1 found"):
+    with pytest.raises(UsageError, match="has label -1"):
         check_labels("train", Arrays(np.zeros(2), np.array([0, -1])), 2)
 
 

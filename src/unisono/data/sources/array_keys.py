@@ -28,5 +28,7 @@ def chosen_keys(names: Sequence[str], where: str, inputs: Any, targets: Any, wei
         return batch_of(inputs, targets, weights)
     usual = [pair for pair in USUAL_PAIRS if pair[0] in names and pair[1] in names]
     if len(usual) != 1 or targets is not None:
-        raise UsageError(f'{where} holds {", ".join(names) or "nothing"}; say which are which: inputs="...", targets="..."')
+        raise UsageError(
+            f'{where} holds {", ".join(names) or "nothing"}; name the inputs and the targets: inputs="...", targets="..."'
+        )
     return batch_of(*usual[0], weights)

@@ -22,7 +22,7 @@ from unisono.data.batch import shapes
 from unisono.data.sharding_plan import Windows
 from unisono.data.source import Indices, Source
 from unisono.data.sources.array_keys import chosen_keys
-from unisono.data.sources.file_list import Files, expand, file_facts, missing_key
+from unisono.data.sources.file_list import Files, expand, file_facts, missing_key, unreadable
 from unisono.data.sources.recent_reads import RecentlyUsed
 from unisono.data.tree import leaves, map_tree, num_rows
 from unisono.errors import UsageError
@@ -109,7 +109,7 @@ class ChunkedFiles(Source):
     def read(self, indices: Indices) -> Any:
         indices = np.asarray(indices, dtype=np.int64)
         if indices.size and not (indices.min() >= 0 and indices.max() < len(self)):
-            raise UsageError(f"samples {indices.min()} to {indices.max()} were asked for; there are 0..{len(self) - 1}")
+            raise UsageError(f"samples must lie in 0..{len(self) - 1}; received {indices.min()} to {indices.max()}")
         batch = map_tree(lambda column: np.empty((len(indices), *column.shape[1:]), column.dtype), self._columns)
         units = self.chunk_samples or int(np.diff(self._starts).max())
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
@@ -178,9 +178,7 @@ class ChunkedFiles(Source):
         try:
             file = self._open(path)
         except OSError as error:
-            raise UsageError(
-                f"{path} cannot be opened as {self.kind} ({error}); it is cut off or of another kind: get it again"
-            ) from None
+            raise unreadable(path, self.kind, error) from None
         try:
             yield file
         finally:

@@ -40,13 +40,14 @@ def _expand_name(name: str, what: str) -> list[Path]:
         lines = [line.strip() for line in path.read_text().splitlines()]
         listed = [path.parent / line for line in lines if line and not line.startswith("#")]
         if not listed:
-            raise UsageError(f"{what}: the list of files {path} names none; write one path on each line")
+            raise UsageError(f"{what}: the list of files {path} is empty; write one path on each line")
         return listed
     if glob.has_magic(name) and not path.exists():
         matching = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - absolute patterns too
         if not matching:
             raise UsageError(
-                f"{what}: no file matches {name}; check the pattern (folders: {_nearest_existing_folder(path)} is there)"
+                f"{what}: no file matches {name}; check the pattern "
+                f"(the nearest folder that exists is {_nearest_existing_folder(path)})"
             )
         return matching
     return [path]
@@ -57,7 +58,7 @@ def require_file(path: Path, what: str, folders: bool = False) -> Path:
     if not path.exists():
         raise UsageError(f"{what}: {path} does not exist{_nearest_file(path)}")
     if not os.access(path, os.R_OK):
-        raise UsageError(f"{what}: you may not read {path}; ask its owner for the right (ls -l {path})")
+        raise UsageError(f"{what}: you have no permission to read {path}; ask its owner (ls -l {path})")
     if path.is_dir():
         if not folders:
             raise UsageError(f"{what}: {path} is a folder; give a file")
@@ -73,9 +74,9 @@ def _nearest_existing_folder(path: Path) -> Path:
 def _nearest_file(path: Path) -> str:
     """Returns the end of a message about a missing file: similar names, or which folder exists."""
     if not path.parent.is_dir():
-        return f"; neither does its folder, only {_nearest_existing_folder(path)} does"
+        return f"; neither does its folder (the nearest that exists is {_nearest_existing_folder(path)})"
     near = difflib.get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=3)
-    return f"; did you mean {', '.join(near)}?" if near else f"; its folder {path.parent.absolute()} does"
+    return f"; did you mean {', '.join(near)}?" if near else f"; its folder {path.parent.absolute()} exists"
 
 
 def missing_key(key: str, known: Iterable[str], where: str) -> UsageError:
@@ -84,6 +85,11 @@ def missing_key(key: str, known: Iterable[str], where: str) -> UsageError:
     near = difflib.get_close_matches(key, names, n=3, cutoff=0.5) or [name for name in names if name.lower() == key.lower()]
     hint = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
     return UsageError(f"there is no {key!r} in {where}; {hint}Known: {', '.join(names) or 'nothing'}")
+
+
+def unreadable(path: Path, kind: str, error: Exception) -> UsageError:
+    """Makes the error of a file that its reader refuses."""
+    return UsageError(f"{path} cannot be read as {kind} ({error}); the file is truncated or in another format: get it again")
 
 
 def file_facts(paths: Iterable[Path]) -> list[Mapping[str, Any]]:

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.sources.chunked import ChunkedFiles
-from unisono.data.sources.file_list import require_file
+from unisono.data.sources.file_list import require_file, unreadable
 from unisono.data.sources.optional_packages import load
-from unisono.errors import UsageError
 
 
 class HDF5(ChunkedFiles):
@@ -91,6 +90,4 @@ def read_matlab_7_3(path: Path) -> dict[str, npt.NDArray[Any]]:
         with h5py.File(require_file(path, "a MATLAB file"), "r", locking=False) as file:
             return {name: np.transpose(item[()]) for name, item in file.items() if hasattr(item, "shape") and item.shape}
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read as a MATLAB file ({error}); it is cut off or of another kind: get it again"
-        ) from None
+        raise unreadable(path, "a MATLAB file", error) from None

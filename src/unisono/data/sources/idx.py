@@ -51,7 +51,7 @@ class Idx(Arrays):
         arrays = [read_idx(path) for path in paths]
         if len(arrays) == 2 and len(arrays[0]) != len(arrays[1]):
             raise UsageError(
-                f"{paths[0]} holds {len(arrays[0])} samples, {paths[1]} holds {len(arrays[1])}; take images and labels of one set"
+                f"{paths[0]} holds {len(arrays[0])} samples, {paths[1]} holds {len(arrays[1])}; give images and labels of one set"
             )
         super().__init__(arrays[0], arrays[1].astype(np.int64) if len(arrays) == 2 else None)
 
@@ -75,7 +75,7 @@ def read_idx(path: Path) -> npt.NDArray[Any]:
     start = 4 + 4 * num_axes
     if len(raw) - start != prod(shape) * kind.itemsize:
         raise UsageError(
-            f"{path} holds {len(raw) - start} bytes of numbers where its header promises {prod(shape) * kind.itemsize} "
-            f"({'x'.join(map(str, shape))} {kind.name}); it is damaged: get it again"
+            f"{path} holds {len(raw) - start} bytes of numbers, but its header says {prod(shape) * kind.itemsize} "
+            f"({'x'.join(map(str, shape))} {kind.name}); the file is damaged: get it again"
         )
     return np.frombuffer(raw, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="), copy=False)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from unisono.data.batch import batch_of
 from unisono.data.source import Indices, Source
-from unisono.data.sources.file_list import PathName, missing_key, names_sha256, require_file
+from unisono.data.sources.file_list import PathName, missing_key, names_sha256, require_file, unreadable
 from unisono.data.sources.optional_packages import load
 from unisono.errors import UsageError
 
@@ -66,7 +66,7 @@ class Images(Source):
             if picture.shape != first:
                 raise UsageError(
                     f"{self.paths[int(index)]} has {picture.shape[1:]} rows and columns, another picture {first[1:]}; "
-                    "give size=(rows, columns) to bring all to one size"
+                    "give size=(rows, columns) to resize all of them"
                 )
         return batch_of(np.stack(pictures), None if self._labels is None else self._labels[indices])
 
@@ -94,7 +94,7 @@ class Images(Source):
             with image.open(path) as opened:
                 picture = opened.convert(self.mode)
         except (OSError, SyntaxError, ValueError) as error:
-            raise UsageError(f"{path} cannot be read as a picture ({error}); it is damaged or of another kind") from None
+            raise unreadable(path, "a picture", error) from None
         if self.size is not None:
             picture = picture.resize(self.size[::-1], image.Resampling.BILINEAR)
         pixels = np.asarray(picture, dtype=np.uint8)
@@ -240,8 +240,8 @@ def _expect_all(paths: Sequence[Path], table: Path) -> None:
     absent = [path for path in paths if path.name not in there[path.parent]]
     if absent:
         raise UsageError(
-            f"{len(absent)} of {len(paths)} pictures of {table} are not there, e.g. {absent[0]}; "
-            'check folder and suffix (e.g. suffix=".jpg")'
+            f"{len(absent)} of {len(paths)} pictures of {table} do not exist, e.g. {absent[0]}; "
+            'check folder= and suffix= (e.g. suffix=".jpg")'
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data.source import Indices, Source
-from unisono.data.sources.file_list import PathName, file_facts, missing_key, require_file
+from unisono.data.sources.file_list import PathName, file_facts, missing_key, require_file, unreadable
 from unisono.data.sources.hdf5 import read_matlab_7_3
 from unisono.data.sources.numpy_files import load_npy
 from unisono.data.sources.optional_packages import load
@@ -68,7 +68,9 @@ class Scene(Source):
         )
         bands, classes = _load_array(cube, cube_key, 3), _load_array(labels, labels_key, 2)
         if bands.shape[:2] != classes.shape:
-            raise UsageError(f"the cube has {bands.shape[:2]} pixels but the map of labels {classes.shape}; give two of one scene")
+            raise UsageError(
+                f"the cube has {bands.shape[:2]} pixels but the map of labels {classes.shape}; give a cube and a map of one scene"
+            )
         if classes.size and (classes.min() < 0 or (classes != classes.astype(np.int64)).any()):
             raise UsageError("the map of labels must hold whole numbers, 0 for unlabelled pixels and 1, 2, ... for classes")
         if border not in BORDERS:
@@ -127,7 +129,7 @@ def _named_or_only(arrays: Mapping[str, npt.NDArray[Any]], key: str | None, num_
     fitting = [name for name, array in arrays.items() if array.ndim == num_axes and array.size > 1]
     if len(fitting) != 1:
         held = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise UsageError(f"{where} holds {held or 'nothing'}; say which one with cube_key or labels_key")
+        raise UsageError(f"{where} holds {held or 'nothing'}; name the one to read with cube_key or labels_key")
     return arrays[fitting[0]]
 
 
@@ -141,7 +143,5 @@ def read_mat(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         found = loadmat(path)
     except Exception as error:  # noqa: BLE001 - the reader of a damaged file fails in many ways, none of them its own class
-        raise UsageError(
-            f"{path} cannot be read as a MATLAB file ({error}); it is cut off or of another kind: get it again"
-        ) from None
+        raise unreadable(path, "a MATLAB file", error) from None
     return {name: array for name, array in found.items() if isinstance(array, np.ndarray) and array.dtype.kind in "biuf"}

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from unisono.data.batch import batch_of
 from unisono.data.sharding_plan import Windows
 from unisono.data.source import Indices, Source
-from unisono.data.sources.file_list import Files, expand, file_facts
+from unisono.data.sources.file_list import Files, expand, file_facts, unreadable
 from unisono.data.sources.optional_packages import load
 from unisono.data.sources.patch_grid import corners, crop_or_pad, cut_out
 from unisono.data.sources.recent_reads import RecentlyUsed
@@ -79,19 +79,22 @@ class NIfTI(Source):
             if _shape_of_file(label)[:3] != found[:3]:
                 raise UsageError(
                     f"{volume} has {found[:3]} voxels but its labels {label} have {_shape_of_file(label)[:3]}; "
-                    "is the order the same?"
+                    "give volumes and labels in the same order"
                 )
-        if len({found[3:] for found in self.shapes}) > 1:
-            raise UsageError("the volumes have different numbers of channels; give volumes with the same")
+        for path, found in zip(self.volumes, self.shapes, strict=True):
+            if found[3:] != self.shapes[0][3:]:
+                raise UsageError(
+                    f"{path} has shape {found}, {self.volumes[0]} has {self.shapes[0]}; all need the same number of channels"
+                )
         self.shape = _three_sizes("shape", shape)
         self.patch = _three_sizes("patch", patch)
         self.stride = _three_sizes("stride", stride) or self.patch
         if stride is not None and patch is None:
-            raise UsageError("stride is the step between patches; give patch too")
+            raise UsageError("stride is the step between patches and has no effect without patch; give patch=(x, y, z) too")
         sizes = [self.shape or found[:3] for found in self.shapes]
         if self.patch is None and len(set(sizes)) > 1:
             raise UsageError(
-                f"the volumes differ in size ({min(sizes)} to {max(sizes)}), so whole ones make no batch; "
+                f"the volumes differ in size ({min(sizes)} to {max(sizes)}), so whole volumes cannot form a batch; "
                 "give shape=(x, y, z) to cut or pad them, or patch=(x, y, z)"
             )
         places = [
@@ -170,7 +173,7 @@ def _voxels(path: Path) -> npt.NDArray[Any]:
     try:
         return np.asarray(_open_file(path).dataobj)
     except (OSError, EOFError, ValueError) as error:
-        raise UsageError(f"the voxels of {path} cannot be read ({error}); it is cut off: get it again") from None
+        raise UsageError(f"the voxels of {path} cannot be read ({error}); the file is truncated: get it again") from None
 
 
 def _open_file(path: Path) -> Any:
@@ -179,4 +182,4 @@ def _open_file(path: Path) -> Any:
     try:
         return nibabel.load(path)
     except (nibabel.filebasedimages.ImageFileError, OSError, EOFError) as error:
-        raise UsageError(f"{path} cannot be read as NIfTI ({error}); it is cut off or of another kind: get it again") from None
+        raise unreadable(path, "NIfTI", error) from None

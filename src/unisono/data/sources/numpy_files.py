@@ -14,7 +14,7 @@ from unisono.data.batch import as_arrays, batch_of, label_array, shapes
 from unisono.data.source import Indices, Source
 from unisono.data.sources.array_keys import chosen_keys
 from unisono.data.sources.arrays import Arrays
-from unisono.data.sources.file_list import PathName, file_facts, missing_key, require_file
+from unisono.data.sources.file_list import PathName, file_facts, missing_key, require_file, unreadable
 from unisono.data.tree import leaves, map_tree, num_rows
 from unisono.errors import UsageError
 
@@ -68,7 +68,7 @@ class Npz(Arrays):
             with path.open("rb") as opened:
                 batch = _arrays_by_key(np.load(opened), str(path), inputs, targets, weights)
         except BROKEN as error:
-            raise UsageError(f"{path} cannot be read as .npz ({error}); it is cut off or of another kind: get it again") from None
+            raise unreadable(path, ".npz", error) from None
         self.files = file_facts([path])
         super().__init__(*batch)
 
@@ -94,7 +94,7 @@ def load_npy(path: Path) -> npt.NDArray[Any]:
     try:
         found = np.load(path, mmap_mode="r")
     except BROKEN as error:
-        raise UsageError(f"{path} cannot be read as .npy ({error}); it is cut off or of another kind: get it again") from None
+        raise unreadable(path, ".npy", error) from None
     if not isinstance(found, np.ndarray):
         found.close()
         raise UsageError(f"{path} holds several named arrays; use Npz for .npz files")

@@ -59,7 +59,9 @@ def as_source(data: Any, **options: Any) -> Source:
     if isinstance(data, (list, tuple)) and data and all(isinstance(part, (str, PathLike)) for part in data):
         return _source_for(fspath(data[0]))(data, **options)
     if options:
-        raise UsageError(f"{', '.join(options)} are options of files; they mean nothing for {type(data).__name__}")
+        raise UsageError(
+            f"{', '.join(options)}: options for files, which have no effect with {type(data).__name__}; leave them out"
+        )
     if isinstance(data, Source):
         return data
     if isinstance(data, tuple) and 1 <= len(data) <= 3 and all(_is_array(leaf) for _, leaf in leaves(data)):
@@ -86,7 +88,9 @@ def _source_for(name: str) -> Callable[..., Source]:
 
     require_file(path, "data")
     known = ", ".join(suffix for suffixes, _, _ in SUFFIXES for suffix in suffixes)
-    raise UsageError(f"{path} has a suffix that says nothing about its kind; use a source by its name, or one of {known}")
+    raise UsageError(
+        f"the suffix of {path} is not known ({known}); rename the file, or use the class of its format, e.g. un.HDF5(...)"
+    )
 
 
 def _import_source(file: str, kind: str) -> Callable[..., Source]:

@@ -17,5 +17,5 @@ def load(package: str, what: str) -> ModuleType:
             raise
         name = package.split(".")[0]
         raise UsageError(
-            f"reading {what} needs the package {name!r}, which is not installed here; pip install unisono[data]"
+            f"reading {what} needs the package {name!r}, which is not installed here; pip install 'unisono[data]'"
         ) from None

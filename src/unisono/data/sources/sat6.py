@@ -47,7 +47,7 @@ class SAT6(Arrays):
         self.files = file_facts(paths)
         if paths[0].suffix == ".mat":
             if labels is not None:
-                raise UsageError("the .mat form of SAT-6 holds images and labels; give one file")
+                raise UsageError("the .mat file of SAT-6 holds both images and labels; leave the second file out")
             pictures, one_hot = _read_mat_file(paths[0], part)
         elif labels is None:
             raise UsageError(f"the table {paths[0]} holds images only; give the table of labels too")
@@ -57,7 +57,9 @@ class SAT6(Arrays):
             )
             pictures = pictures.reshape(-1, *IMAGE)
         if len(pictures) != len(one_hot):
-            raise UsageError(f"SAT-6: {len(pictures)} images but {len(one_hot)} labels in {paths[-1]}; take both of one set")
+            raise UsageError(
+                f"SAT-6: {len(pictures)} images but {len(one_hot)} labels in {paths[-1]}; give images and labels of one set"
+            )
         if not ((one_hot == 0) | (one_hot == 1)).all() or not (one_hot.sum(axis=1) == 1).all():
             raise UsageError(f"SAT-6: a row of labels in {paths[-1]} is not one-hot (one 1, five 0); it is damaged: get it again")
         channels_first = np.ascontiguousarray(np.moveaxis(pictures, 3, 1))
@@ -90,5 +92,7 @@ def _read_csv_file(path: Path, width: int) -> npt.NDArray[Any]:
     except ValueError as error:
         raise UsageError(f"{path} is not a table of whole numbers 0..255 ({error}); give the CSV form of SAT-6") from None
     if table.shape[1] != width:
-        raise UsageError(f"{path} has {table.shape[1]} columns, not {width}; images have 3136, labels 6")
+        raise UsageError(
+            f"{path} has {table.shape[1]} columns, not {width}; give the images (3136 columns) first, then the labels (6)"
+        )
     return table

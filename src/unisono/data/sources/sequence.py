@@ -18,7 +18,7 @@ class Items(Source):
 
     def __init__(self, items: Any) -> None:
         if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
-            hint = "pass its dataset instead" if hasattr(items, "dataset") else "samples must be had by number, so give it both"
+            hint = "pass its dataset instead" if hasattr(items, "dataset") else "samples are read by number, so define both"
             raise UsageError(f"{type(items).__name__} has no __len__ or no __getitem__; {hint}")
         self.items = items
         if not len(items):

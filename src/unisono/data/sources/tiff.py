@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from unisono.data.batch import batch_of
 from unisono.data.source import Indices, Source
-from unisono.data.sources.file_list import Files, expand, file_facts
+from unisono.data.sources.file_list import Files, expand, file_facts, unreadable
 from unisono.data.sources.optional_packages import load
 from unisono.data.sources.recent_reads import RecentlyUsed
 from unisono.errors import UsageError
@@ -68,7 +68,7 @@ class TIFF(Source):
             if _shape_of_file(label)[:3] != shape[:3]:
                 raise UsageError(
                     f"{stack} has pages, rows, columns {shape[:3]}, its labels {label} {_shape_of_file(label)[:3]}; "
-                    "is the order the same?"
+                    "give stacks and labels in the same order"
                 )
         lengths = [shape[0] if unit == "page" else 1 for shape in self.shapes]
         self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -144,16 +144,16 @@ class Stack:
                 self.file.close()
                 raise
         except (tifffile.TiffFileError, OSError, ValueError, IndexError, struct.error) as error:
-            raise UsageError(f"{path} cannot be read as TIFF ({error}); it is cut off or of another kind: get it again") from None
+            raise unreadable(path, "TIFF", error) from None
 
     def _find_shape(self) -> None:
         """Finds out the shape of the stack, and maps it into memory if it lies in one piece; refuses one that is cut off."""
         pages = self.file.pages
         if self._chain_is_cut_off():
-            raise UsageError(f"{self.path} is cut off (its pages lie beyond its end); get it again")
+            raise UsageError(f"{self.path} is truncated (its pages lie beyond its end); get it again")
         series = self.file.series
         if len({tuple(one.keyframe.shape) for one in series}) > 1:
-            raise UsageError(f"{self.path} has pages of different sizes; split it, samples of one source must be alike")
+            raise UsageError(f"{self.path} has pages of different sizes, but samples of one source must be alike; split the file")
         page = pages[0]
         self.planar = page.axes == "SYX"
         self.mapped: npt.NDArray[Any] | None = None
@@ -166,7 +166,7 @@ class Stack:
             num_pages = len(self.mapped)
         promised = (self.file.imagej_metadata or {}).get("images", num_pages)
         if promised > num_pages:
-            raise UsageError(f"{self.path} is cut off ({num_pages} of {promised} pages are in it); get it again")
+            raise UsageError(f"{self.path} is truncated (it has {num_pages} of {promised} pages); get it again")
         shape = tuple(int(length) for length in page.shape)
         self.shape = (num_pages, *(shape[1:] + shape[:1] if self.planar else shape))
 

@@ -114,7 +114,7 @@ def test_classes_may_be_given_in_order(table: Path) -> None:
 def test_tables_that_do_not_fit_are_refused(table: Path) -> None:
     with pytest.raises(UsageError, match=r"no 'diagnosys' in the columns of .*did you mean 'diagnosis'"):
         of(table, label="diagnosys")
-    with pytest.raises(UsageError, match=r"3 of 3 pictures of .* are not there, e\.g\. .*p2; check folder and suffix"):
+    with pytest.raises(UsageError, match=r"3 of 3 pictures of .* do not exist, e\.g\. .*p2; check folder= and suffix="):
         ImageTable(table, file="name", folder=table.parent / "pictures")
     table.write_text("name,diagnosis\n")
     with pytest.raises(UsageError, match="header but no rows"):
@@ -150,7 +150,7 @@ def test_idx_files_plain_and_zipped(tmp_path: Path, suffix: str, kind: int, stor
 def test_a_damaged_idx_file_is_refused(tmp_path: Path, suffix: str, keep: int) -> None:
     file = write_idx(tmp_path / f"a-idx3-ubyte{suffix}", np.zeros((5, 4, 3)), 0x08, ">u1")
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(UsageError, match=r"is empty|not an idx file|promises 60|broken gzip file"):
+    with pytest.raises(UsageError, match=r"is empty|not an idx file|header says 60|broken gzip file"):
         Idx(file)
 
 
@@ -160,5 +160,5 @@ def test_idx_files_of_two_sets_or_longer_than_their_header_are_refused(tmp_path:
     with pytest.raises(UsageError, match=r"images holds 5 samples, .*labels holds 6"):
         Idx(images, labels)
     labels.write_bytes(labels.read_bytes() + b"x")
-    with pytest.raises(UsageError, match=r"holds 7 bytes of numbers where its header promises 6 \(6 uint8\)"):
+    with pytest.raises(UsageError, match=r"holds 7 bytes of numbers, but its header says 6 \(6 uint8\)"):
         Idx(labels)

@@ -74,7 +74,7 @@ def test_scenes_of_files(tmp_path: Path) -> None:
         assert all(np.array_equal(one, other) for one, other in zip(scene.read(np.arange(10)), expected, strict=True))
         assert [Path(file["name"]).name for file in scene.describe()["files"]] == [cube, "labels.mat"]
     assert len(as_source(tmp_path / "cube.mat", labels=LABELS)) == len(scene)
-    with pytest.raises(UsageError, match=r"holds gt \(7, 6\), second \(7, 6\)\S* say which .* labels_key"):
+    with pytest.raises(UsageError, match=r"holds gt \(7, 6\), second \(7, 6\)\S* name the one .* labels_key"):
         Scene(tmp_path / "cube.mat", tmp_path / "labels.mat")
     with pytest.raises(UsageError, match=r"no 'sceen' in .*did you mean 'scene'"):
         Scene(tmp_path / "cube.mat", LABELS, cube_key="sceen")
@@ -140,7 +140,7 @@ def test_sat6_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     words = tmp_path / "words.csv"
     words.write_text("building,water\n")
     for arguments, message in (
-        ((mat, labels), "give one file"),
+        ((mat, labels), "leave the second file out"),
         ((images,), "table of labels too"),
         ((images, images), r"X\.csv has 3136 columns, not 6"),
         ((images, short), "9 images but 8 labels"),

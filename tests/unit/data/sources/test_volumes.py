@@ -109,7 +109,7 @@ def test_volumes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for options, message in (
         ({}, r"differ in size .*shape=\(x, y, z\).*patch="),
         ({"patch": (2, 2)}, r"patch .* three sizes .* received \(2, 2\)"),
-        ({"stride": (2, 2, 2)}, "give patch too"),
+        ({"stride": (2, 2, 2)}, "no effect without patch"),
         ({"labels": str(tmp_path / "b" / "v0*")}, "2 volumes but 1 labels"),
         ({"labels": str(tmp_path / "b" / "*")}, r"v1\S* has \(5, 4, 4\) voxels but its labels .* have \(4, 4, 4\)"),
     ):
@@ -117,7 +117,7 @@ def test_volumes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             NIfTI(str(tmp_path / "a" / "*"), **options)
 
 
-@pytest.mark.parametrize(("keep", "message"), [(0, "is empty"), (50, "cannot be read as NIfTI"), (-30, "voxels of .* cut off")])
+@pytest.mark.parametrize(("keep", "message"), [(0, "is empty"), (50, "cannot be read as NIfTI"), (-30, "voxels of .* truncated")])
 def test_a_damaged_volume_is_refused(tmp_path: Path, keep: int, message: str) -> None:
     write_volumes(tmp_path / "a", [(20, 20, 20)])
     file = tmp_path / "a" / "v0.nii.gz"
@@ -215,5 +215,5 @@ def test_a_stack_that_is_cut_off_is_refused(tmp_path: Path, options: dict[str, A
     if options.get("bigtiff") or options in ({}, {"compression": "zlib"}):
         keep = keep if keep > 0 else len(whole) // 2  # the last bytes of these hold no pixels
     file.write_bytes(whole[:keep])
-    with pytest.raises(UsageError, match=r"a\.tif (cannot be read as TIFF|is cut off)"):
+    with pytest.raises(UsageError, match=r"a\.tif (cannot be read as TIFF|is truncated)"):
         TIFF(file)
