@@ -120,7 +120,7 @@ def test_frozen_parameters_stay_as_they_are() -> None:
 
 
 def test_a_model_without_anything_to_learn_is_refused() -> None:
-    with pytest.raises(UsageError, match="no parameter that learns"):
+    with pytest.raises(UsageError, match="no trainable parameters"):
         Learner(single_process_communicator(), mlp().requires_grad_(False), sgd)
 
 

@@ -219,9 +219,9 @@ class LoggingMuch(Classifier):
         (OnPlateau, "ReduceLROnPlateau depends on a metric"),
         (Clipping, "configure_gradient_clipping, which is not called here.*clip_norm"),
         (Silent, "returns no loss and logs nothing"),
-        (WithoutLoss, "training_step of WithoutLoss gave no loss"),
-        (AskingMuch, "asks for trainer.strategy, and there is no Lightning Trainer"),
-        (LoggingMuch, r"self.log\('outputs'\) was given a tensor of shape \(5, 3\)"),
+        (WithoutLoss, "training_step of WithoutLoss returned no loss"),
+        (AskingMuch, "uses trainer.strategy, but no Lightning Trainer"),
+        (LoggingMuch, r"self.log\('outputs'\) received a tensor of shape \(5, 3\)"),
     ],
 )
 def test_what_cannot_be_done_is_refused(model: Any, message: str) -> None:

@@ -216,10 +216,10 @@ def test_shards_and_none_in_one_run(fork_server: ForkServer) -> None:
 def test_what_the_model_may_not_do(fork_server: ForkServer) -> None:
     """It is told once, with its name, before much work is done."""
     for line, told in (
-        ("self.frozen.weight.data.mul_(0.9)", "the frozen parameter frozen.weight is moved by the model itself"),
+        ("self.frozen.weight.data.mul_(0.9)", "the model itself changes its frozen parameter frozen.weight"),
         (
             "self.training and self.register_buffer('late', torch.zeros(3))",
-            "the buffer late of the model was made",
+            "the buffer late of the model was created",
         ),
         ("nn.MaxUnpool2d(2)(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64))", "has no deterministic version"),
     ):

@@ -212,7 +212,7 @@ def test_what_cannot_be_kept_is_said_before_work_is_done(capsys: pytest.CaptureF
     state = "        self.count: Tensor\n\n    def get_extra_state(self) -> object:\n        return object()\n\n"
     Path("task.py").write_text(Path("task.py").read_text().replace("        self.count: Tensor\n\n", state))
     assert train("run") == 2
-    assert "cannot be kept in a checkpoint (state.model._extra_state)" in capsys.readouterr().err
+    assert "cannot be saved in a checkpoint (state.model._extra_state)" in capsys.readouterr().err
     assert not Path("run").exists()
 
 

@@ -148,7 +148,7 @@ def _refused_text(train: Command, text: str) -> str:
     [
         ("model=lambda: 3", "model of the task must give a torch.nn.Module or a Keras model; it gave a int"),
         ("model=model()", "model of the task is a Sequential that is made already; give the function that makes it"),
-        ("model=nn.Identity", "the model has no parameter that learns"),
+        ("model=nn.Identity", "the model has no trainable parameters"),
         ("model=lambda: nn.Linear(5, 3)", "the model cannot take the first samples of the training data"),
         (
             "data=lambda: (INPUTS, LABELS)",
@@ -172,7 +172,7 @@ def test_a_task_that_cannot_be(train: Command, more: str, words: str) -> None:
         ("(INPUTS[:5], LABELS[:4])", "have different numbers of samples ([0]: 5, [1]: 4)"),
         ("(INPUTS, LABELS + 1)", "sample 2 of the training data has label 3, but the model has 3 outputs"),
         ("(INPUTS, LABELS - 1)", "sample 0 of the training data has label -1"),
-        ("(INPUTS, LABELS.astype(float))", "targets are float32 but numbers of classes are needed"),
+        ("(INPUTS, LABELS.astype(float))", "targets are float32, but class numbers are needed"),
         ("(INPUTS, LABELS.astype(str))", "[1] holds text, not numbers"),
         ("INPUTS", "received a tuple of 1; change the data of the task"),
         ("(INPUTS, LABELS), validation=INPUTS", "(the first samples of the validation data)"),

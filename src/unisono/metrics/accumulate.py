@@ -128,6 +128,6 @@ def _common_value(answers: Sequence[Any], label: str) -> Any:
     known = [answer for answer in answers if answer is not None]
     if any(answer != known[0] for answer in known):
         raise UsageError(
-            f"{label}: outputs differ in shape between ranks: {answers}; a model must give the same classes everywhere"
+            f"{label}: outputs differ in shape between ranks: {answers}; the model must return the same shape on every rank"
         )
     return known[0] if known else None

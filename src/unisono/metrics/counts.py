@@ -49,7 +49,9 @@ class ClassCounts(Metric):
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
         decided = decisions_of(outputs, targets, weights, self.reading, self.label)
         if self.exclusive and decided.multi_label:
-            raise UsageError(f"{self.label} needs classes that exclude each other; these are labels that may hold together")
+            raise UsageError(
+                f"{self.label} needs one class for each sample, but these targets have several labels; use e.g. f1_macro"
+            )
         return _counts_of_labels(decided) if decided.multi_label else _counts_of_classes(decided, self.label)
 
     def value(self, sums: Sums) -> float:
@@ -70,7 +72,7 @@ def _counts_of_classes(decided: Decisions, label: str) -> Tensor:
         predicted, truth, counted = predicted[kept], truth[kept], counted[kept]
     if truth.numel() and not 0 <= int(truth.min()) <= int(truth.max()) < decided.num_classes:
         raise UsageError(
-            f"{label}: targets go from {int(truth.min())} to {int(truth.max())} but there are outputs for {decided.num_classes}; "
+            f"{label}: targets go from {int(truth.min())} to {int(truth.max())} but the model has {decided.num_classes} classes; "
             "number the classes from 0"
         )
     hits = predicted == truth
@@ -110,7 +112,7 @@ class ClassQuotient(ClassCounts):
         if self.average == "binary":
             if len(values) != 2:
                 raise UsageError(
-                    f"{self.label} needs two classes, received {len(values)}; use {self.name.replace('_binary', '')!r}"
+                    f"{self.label} needs two classes, but there are {len(values)}; use {self.name.replace('_binary', '')!r}"
                 )
             return float(values[1])
         weights = true if self.average == "weighted" else (predicted + true > 0).astype(np.float64)

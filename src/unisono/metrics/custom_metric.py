@@ -31,7 +31,7 @@ def _name_of_function(function: Callable[..., Any]) -> str:
     """Returns the name by which this metric is shown; refuses a function without a proper name."""
     name = getattr(function, "name", None) or getattr(function, "__name__", None)
     if not isinstance(name, str) or not name.isidentifier():
-        raise UsageError(f"a metric needs a name to be shown by; write {function!r} with def, or set its attribute `name`")
+        raise UsageError(f"the metric {function!r} has no name; define it with def, or set its attribute `name`")
     return name
 
 
@@ -61,15 +61,15 @@ class CustomMean(Metric):
         if isinstance(result, tuple) and len(result) == 2:
             if weights is not None and not self._takes_weights:
                 raise UsageError(
-                    f"{self.label} gives (sum, weight) but the data have sample weights; "
-                    "let it take them, as a third parameter called weights"
+                    f"{self.label} returns (sum, weight), but the data have sample weights; "
+                    "add a third parameter called weights, which receives them"
                 )
             device = next((part.device for part in result if isinstance(part, Tensor)), torch.device("cpu"))
             return torch.stack([one_number(part, device) for part in result])
         if self._takes_weights:
             raise UsageError(f"{self.label} takes sample weights, so it must return (sum, weight)")
         if not isinstance(result, (Tensor, np.ndarray)) or result.ndim == 0:
-            raise UsageError(f"{self.label} gave one number, of which no exact mean over workers can be made; {REMEDY}")
+            raise UsageError(f"{self.label} returned one number, and means of single workers cannot be combined exactly; {REMEDY}")
         values = torch.as_tensor(result)
         if weights is None:
             return share(values, None)

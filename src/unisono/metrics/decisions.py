@@ -70,7 +70,7 @@ def decisions_of(outputs: Any, targets: Any, weights: Tensor | None, reading: Re
     if several and reading.one_hot:
         truth = targets.argmax(1)
         if reading.ignore_label is not None:
-            raise UsageError(f"{label}: an ignored label needs targets that are numbers of classes; these are one-hot rows")
+            raise UsageError(f"{label}: ignore_label needs targets that are class numbers; these are one-hot rows")
         return Decisions(outputs.argmax(1), truth, reading.importance(truth, weights, label), outputs.shape[1])
     counted = reading.importance(targets, weights, label)
     num_classes = outputs.shape[1] if several else 2

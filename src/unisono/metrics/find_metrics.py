@@ -55,7 +55,11 @@ def resolve_metrics(
     names = [metric.name for metric in found]
     for name in names:
         if names.count(name) > 1 or name == "loss":
-            remedy = "the loss is always shown" if name == "loss" else "give each once, or set the attribute `name` of a function"
+            remedy = (
+                "leave it out: the loss is always shown"
+                if name == "loss"
+                else "give each once, or set the attribute `name` of a function"
+            )
             raise UsageError(f"two metrics are called {name!r} (metrics of the task); {remedy}")
     return found
 

@@ -84,7 +84,7 @@ class TopAccuracy(Metric):
             targets = targets.argmax(1)
         if not is_classes(outputs, targets) or outputs.shape[1] < self.k:
             raise UsageError(
-                f"{self.label} needs at least {self.k} classes that exclude each other; "
+                f"{self.label} needs one class for each sample and at least {self.k} classes; "
                 f"received outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}"
             )
         truth = as_labels(outputs, targets, self.label)

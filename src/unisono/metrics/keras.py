@@ -55,7 +55,7 @@ class KerasMetric(Metric):
             found = ops.convert_to_numpy(self.metric.result())
         if found.ndim:
             raise UsageError(
-                f"{self.label} gives {found.size} numbers, and one is needed to compare epochs; average them (average='macro')"
+                f"{self.label} returns {found.size} numbers, but epochs are compared by one number; average them (average='macro')"
             )
         return float(found)
 

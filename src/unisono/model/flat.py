@@ -62,8 +62,8 @@ class FlatLayout:
         for name, tensor in named:
             if not _is_dense(tensor):
                 raise UsageError(
-                    f"{name} (shape {tuple(tensor.shape)}, strides {tensor.stride()}) does not fill its memory once; "
-                    "give it memory of its own, e.g. tensor.contiguous()"
+                    f"{name} (shape {tuple(tensor.shape)}, strides {tensor.stride()}) has elements that share memory or leave "
+                    "gaps; replace it by tensor.contiguous()"
                 )
             offset = lengths.get(tensor.dtype, 0)  # a multiple of the alignment, as every length is
             entries.append(Entry(name, tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, offset))

@@ -28,14 +28,14 @@ def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if isinstance(key, Tensor):
-                raise UsageError(f"a dict with tensors as its keys cannot be kept in a checkpoint ({name}); use names or numbers")
+                raise UsageError(f"a dict with tensors as keys cannot be saved in a checkpoint ({name}); use names or numbers")
         pairs = [[pack(key, tensors, name), pack(part, tensors, f"{name}.{key}")] for key, part in value.items()]
         return {"mapping": pairs}
     if isinstance(value, (list, tuple)):
         parts = [pack(part, tensors, f"{name}.{place}") for place, part in enumerate(value)]
         return {"tuple": parts} if isinstance(value, tuple) else parts
     raise UsageError(
-        f"a {type(value).__name__} cannot be kept in a checkpoint ({name}); only tensors, numbers, text, and lists, tuples and "
+        f"a {type(value).__name__} cannot be saved in a checkpoint ({name}); only tensors, numbers, text, and lists, tuples and "
         "dicts of them can"
     )
 

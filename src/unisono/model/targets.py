@@ -17,7 +17,7 @@ def one_tensor(what: str, value: Any, wanted_by: str) -> Tensor:
     if not isinstance(value, Tensor):
         raise UsageError(
             f"{wanted_by} needs one tensor of {what}, received {type(value).__name__}; "
-            "give a function of (outputs, targets) instead, which takes what it needs out of them"
+            "use a function of (outputs, targets) that picks the tensor it needs"
         )
     return value
 
@@ -32,11 +32,11 @@ def as_labels(outputs: Tensor, targets: Tensor, wanted_by: str) -> Tensor:
     if outputs.dim() < 2 or targets.shape != outputs.shape[:1] + outputs.shape[2:]:
         raise UsageError(
             f"{wanted_by}: targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}; outputs are "
-            "(samples, classes, ...) and targets (samples, ...) with the number of the class, or of the same shape as the outputs"
+            "(samples, classes, ...) and targets (samples, ...) with class numbers, or of the same shape as the outputs"
         )
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise UsageError(
-            f"{wanted_by}: targets are {str(targets.dtype).removeprefix('torch.')} but numbers of classes are needed; "
+            f"{wanted_by}: targets are {str(targets.dtype).removeprefix('torch.')}, but class numbers are needed; "
             "store them as whole numbers"
         )
     return targets if targets.dtype == torch.int64 else targets.long()

@@ -80,7 +80,7 @@ def test_averages(name: str, reference: Callable[..., float], average: str, weig
 def test_binary_and_default_average(name: str, reference: Callable[..., float]) -> None:
     same(value(one(f"{name}_binary"), LOGIT, BIT), reference(BIT, DECIDED))
     same(value(one(name), LOGITS, LABELS), reference(LABELS, PREDICTED, average="macro", zero_division=0))
-    with pytest.raises(UsageError, match=f"'{name}_binary' needs two classes, received 5; use '{name}'"):
+    with pytest.raises(UsageError, match=f"'{name}_binary' needs two classes, but there are 5; use '{name}'"):
         value(one(f"{name}_binary"), LOGITS, LABELS)
 
 
@@ -302,7 +302,7 @@ def test_one_number_is_refused(result: Any) -> None:
     def own(outputs: Tensor, targets: Tensor) -> Any:
         return result
 
-    with pytest.raises(UsageError, match=r"metric 'own' gave one number, .* return one value for each sample or the pair"):
+    with pytest.raises(UsageError, match=r"metric 'own' returned one number, .* return one value for each sample or the pair"):
         one(own).sums(LOGITS, LABELS)
 
 
@@ -331,7 +331,7 @@ def test_metrics_without_samples_are_not_a_number() -> None:
         (["f1_makro"], "did you mean 'f1_macro'"),
         (["top_0_accuracy"], "unknown metric 'top_0_accuracy'; did you mean 'top_5_accuracy'"),
         (["auc", "auc"], "two metrics are called 'auc'"),
-        ([lambda outputs, _: outputs], "a metric needs a name to be shown by; write .* with def"),
+        ([lambda outputs, _: outputs], "the metric .*lambda.* has no name; define it with def"),
         ([3], "must be a name or a function"),
     ],
 )
@@ -343,9 +343,9 @@ def test_what_is_refused(names: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "outputs", "targets", "message"),
     [
-        ("f1", LOGITS, LABELS + 2, "targets go from 2 to 6 but there are outputs for 5; number the classes from 0"),
-        ("kappa", LOGITS, BITS, "needs classes that exclude each other"),
-        ("top_6_accuracy", LOGITS, LABELS, "needs at least 6 classes that exclude each other"),
+        ("f1", LOGITS, LABELS + 2, "targets go from 2 to 6 but the model has 5 classes; number the classes from 0"),
+        ("kappa", LOGITS, BITS, "needs one class for each sample"),
+        ("top_6_accuracy", LOGITS, LABELS, "needs one class for each sample and at least 6 classes"),
         ("accuracy", LOGITS, BITS[:, :2], r"targets of shape \(101, 2\) do not fit outputs of shape \(101, 5\)"),
         ("accuracy", {"a": LOGITS}, LABELS, "needs one tensor of outputs, received dict"),
         ("mse", LOGITS, VALUES[:, :1], "give one target for each output"),

@@ -59,7 +59,7 @@ class TrainerStandIn:
         if name.startswith("__"):  # asked by Python itself, e.g. when something is copied
             raise AttributeError(name)
         known = ", ".join(one for one in dir(self) if not one.startswith("_"))
-        raise UsageError(f"the module asks for trainer.{name}, and there is no Lightning Trainer here; known are {known}")
+        raise UsageError(f"the module uses trainer.{name}, but no Lightning Trainer runs here; available: {known}")
 
 
 class LightningBody:
@@ -182,7 +182,7 @@ class LightningBody:
         rows = self._count_batch(batch)
         loss = _loss_of(_run(model, "training_step", batch, step - self._first_step))
         if loss is None:
-            raise UsageError(f"training_step of {type(model).__name__} gave no loss; return it, alone or as {{'loss': ...}}")
+            raise UsageError(f"training_step of {type(model).__name__} returned no loss; return it, alone or as {{'loss': ...}}")
         return Outcome(loss * rows, float(rows), None, None, None, rows)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
@@ -282,7 +282,7 @@ def _loss_of(found: Any) -> Tensor | None:
         return None
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-        raise UsageError(f"a step of the LightningModule gave {what} as its loss; it must be one number, the mean over its samples")
+        raise UsageError(f"a step of the LightningModule returned {what} as its loss; return one number, the mean over the samples")
     return loss.reshape(())
 
 
@@ -294,7 +294,7 @@ def _logged_number(name: str, value: Any) -> Tensor | float:
         return float(value)
     what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
     raise UsageError(
-        f"self.log({name!r}) was given {what}; log one number that is a mean over the samples of the batch, e.g. "
+        f"self.log({name!r}) received {what}; log one number that is a mean over the samples of the batch, e.g. "
         "(outputs.argmax(1) == labels).float().mean(), and name other metrics in un.Task(metrics=...)"
     )
 

@@ -18,7 +18,7 @@ _NOT_CALLED = (
     "on_test_model_train on_before_zero_grad on_before_backward on_after_backward on_before_optimizer_step "
     "training_epoch_end validation_epoch_end test_epoch_end training_step_end validation_step_end test_step_end"
 )
-_OWN_STEP = "write it as a step of the task, un.Task(step=...)"
+_OWN_STEP = "write the step as a function of the task, un.Task(step=...)"
 _REMEDIES: Mapping[str, str] = {
     **dict.fromkeys(_NOT_CALLED.split(), "move what it does into the step, or into on_train_epoch_start or on_..._epoch_end"),
     **dict.fromkeys(("backward", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step"), _OWN_STEP),
@@ -37,7 +37,7 @@ def set_up(model: nn.Module) -> None:
     """Local: calls the hooks that a Trainer calls before the weights are used; refuses a module that needs more of a Trainer."""
     kind = type(model).__name__
     if getattr(model, "automatic_optimization", True) is not True:
-        raise UsageError(f"{kind} optimises by hand (automatic_optimization = False); {_OWN_STEP}")
+        raise UsageError(f"{kind} uses manual optimization (automatic_optimization = False), which is not supported; {_OWN_STEP}")
     for hook, remedy in _REMEDIES.items():
         if defines(model, hook):
             raise UsageError(f"{kind} defines {hook}, which is not called here; {remedy}")
@@ -66,17 +66,19 @@ def configured_optimizer(model: nn.Module) -> ConfiguredOptimizer:
         optimizers = found if isinstance(found, (tuple, list)) else (found,)
     if len(optimizers) > 1 or len(schedulers) > 1:
         raise UsageError(
-            f"configure_optimizers of {type(model).__name__} gave {len(optimizers)} optimizers and {len(schedulers)} schedulers, "
-            f"and one of each can be used; to learn with several {_OWN_STEP} and optimizer={{NAME: ...}}"
+            f"configure_optimizers of {type(model).__name__} returned {len(optimizers)} optimizers and {len(schedulers)} "
+            f"schedulers, and only one of each is supported; to use several optimizers, {_OWN_STEP} and optimizer={{NAME: ...}}"
         )
     optimizer = optimizers[0] if optimizers else None
     if isinstance(optimizer, Mapping):
         if "frequency" in optimizer:
-            raise UsageError(f"the optimizer of {type(model).__name__} has a frequency, which is for several; leave it out")
+            raise UsageError(
+                f"configure_optimizers of {type(model).__name__} returned a frequency, which needs several optimizers; leave it out"
+            )
         schedulers = (optimizer["lr_scheduler"],) if optimizer.get("lr_scheduler") is not None else ()
         optimizer = optimizer.get("optimizer")
     if not isinstance(optimizer, Optimizer):
-        raise UsageError(f"configure_optimizers of {type(model).__name__} gave {found!r}; it must give a torch optimizer")
+        raise UsageError(f"configure_optimizers of {type(model).__name__} returned {found!r}; it must return a torch optimizer")
     if not schedulers:
         return ConfiguredOptimizer(optimizer)
     (scheduler,) = schedulers
@@ -86,7 +88,7 @@ def configured_optimizer(model: nn.Module) -> ConfiguredOptimizer:
     if interval not in ("step", "epoch") or not isinstance(frequency, int) or frequency < 1:
         raise UsageError(
             f"lr_scheduler of {type(model).__name__} has interval {interval!r} and frequency {frequency!r}; "
-            "an interval is 'step' or 'epoch', a frequency a whole number of at least 1"
+            "interval must be 'step' or 'epoch', frequency a whole number of at least 1"
         )
     return ConfiguredOptimizer(optimizer, scheduler.get("scheduler"), interval, frequency)
 

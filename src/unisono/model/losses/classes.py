@@ -7,6 +7,7 @@ Outputs are (samples, classes, ...), targets (samples, ...).
 
 from __future__ import annotations
 
+import reprlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +38,10 @@ class ClassLoss(Loss):
         if self.class_weights is not None:
             self._weighing = torch.as_tensor(self.class_weights, dtype=torch.float64).detach()
             if self._weighing.dim() != 1 or not bool(((self._weighing >= 0) & self._weighing.isfinite()).all()):
-                raise UsageError("class_weights must be one number of at least 0 for each class (options of the loss)")
+                raise UsageError(
+                    "class_weights must be one number of at least 0 for each class (options of the loss); "
+                    f"received {reprlib.repr(self.class_weights)}"
+                )
         self._counts = self.ignore_label is not None or self._weighing is not None
         self._ignored = NO_LABEL if self.ignore_label is None else index(self.ignore_label)
 
@@ -68,7 +72,8 @@ class ClassLoss(Loss):
             return None
         if outputs.shape[1] != len(self._weighing):
             raise UsageError(
-                f"{len(self._weighing)} class_weights for {outputs.shape[1]} classes (options of the loss); give one for each class"
+                f"class_weights has {len(self._weighing)} values for {outputs.shape[1]} classes (options of the loss); "
+                "give one for each class"
             )
         if self._weighing.device != outputs.device:
             self._weighing = self._weighing.to(outputs.device)
@@ -128,7 +133,7 @@ class CrossEntropy(ClassLoss):
         if targets.shape != outputs.shape or outputs.dim() < 2:
             as_labels(outputs, targets, self.label)  # says what would fit
         if self.ignore_label is not None:
-            raise UsageError("ignore_label needs targets that are numbers of classes; these are probabilities or one-hot rows")
+            raise UsageError("ignore_label needs targets that are class numbers; these are probabilities or one-hot rows")
         weighing = self._class_weights(outputs)
         losses = functional.cross_entropy(
             outputs,

@@ -14,7 +14,7 @@ from unisono.model.losses.base import Loss, Weight, total
 from unisono.model.targets import across, one_tensor
 
 REMEDY = 'return one loss for each sample (reduction="none") or the pair (sum, weight)'
-WHY = "a mean over one worker's samples cannot be made into the mean over all workers"
+WHY = "means of single workers cannot be combined into the exact mean over all workers"
 
 
 class CustomLoss(Loss):
@@ -30,7 +30,7 @@ class CustomLoss(Loss):
             raise UsageError(f"{self.label} reduces its losses to one number ({WHY}); {REMEDY}")
         self._moves = isinstance(function, nn.Module) and any(True for _ in function.buffers())
         if isinstance(function, nn.Module) and any(parameter.requires_grad for parameter in function.parameters()):
-            raise UsageError(f"{self.label} has parameters to train, which belong into the model; return its loss from there")
+            raise UsageError(f"{self.label} has trainable parameters, which belong in the model; compute this loss there")
 
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
         if self._moves and isinstance(outputs, Tensor):
@@ -41,7 +41,7 @@ class CustomLoss(Loss):
             return self._checked_pair(result, weights)
         losses = one_tensor("losses", result, self.label)
         if losses.dim() == 0:
-            raise UsageError(f"{self.label} gave one number ({WHY}); {REMEDY}")
+            raise UsageError(f"{self.label} returned one number ({WHY}); {REMEDY}")
         wide = None if weights is None else across(weights, losses, self.label)
         summed, weight = total(losses, wide)
         return losses.sum() if self._takes_weights else summed, weight
@@ -55,12 +55,12 @@ class CustomLoss(Loss):
             or not isinstance(result[1], (Tensor, float, int))
         ):
             raise UsageError(
-                f"{self.label} gave a tuple that is not (sum, weight), a tensor with one number and a number; {REMEDY}"
+                f"{self.label} returned a tuple that is not (sum, weight), a tensor with one number and a number; {REMEDY}"
             )
         if weights is not None and not self._takes_weights:
             raise UsageError(
-                f"{self.label} gives (sum, weight) but the data have sample weights; "
-                "let it take them, as a third parameter called weights"
+                f"{self.label} returns (sum, weight), but the data have sample weights; "
+                "add a third parameter called weights, which receives them"
             )
         summed, weight = result
         return summed, weight.detach().to(torch.float64).reshape(()) if isinstance(weight, Tensor) else float(weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,7 +109,10 @@ class BinaryCrossEntropy(ElementLoss):
         if self.pos_weight is not None:
             self._positive = torch.as_tensor(self.pos_weight, dtype=torch.float64).detach()
             if self._positive.dim() > 1 or not bool(((self._positive >= 0) & self._positive.isfinite()).all()):
-                raise UsageError("pos_weight must be one number of at least 0, or one for each label (options of the loss)")
+                raise UsageError(
+                    "pos_weight must be one number of at least 0, or one for each label (options of the loss); "
+                    f"received {reprlib.repr(self.pos_weight)}"
+                )
 
     def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
         positive = None if self._positive is None else self._pos_weight_like(outputs)
@@ -124,7 +128,7 @@ class BinaryCrossEntropy(ElementLoss):
             return wide
         if outputs.dim() < 2 or outputs.shape[1] != len(wide):
             raise UsageError(
-                f"{len(wide)} pos_weight for outputs of shape {tuple(outputs.shape)} (options of the loss); "
+                f"pos_weight has {len(wide)} values for outputs of shape {tuple(outputs.shape)} (options of the loss); "
                 "give one number, or one for each label along axis 1"
             )
         return wide.reshape(-1, *(1,) * (outputs.dim() - 2))

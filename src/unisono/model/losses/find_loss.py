@@ -51,7 +51,7 @@ def resolve_loss(loss: str | Callable[..., Any], options: Mapping[str, Any] = Ma
         raise UsageError(f"loss of the task must be a name or a function of (outputs, targets); received {loss!r}")
     if options:
         raise UsageError(
-            f"options of the loss ({', '.join(options)}) go with a loss by name; this one is a function, so put them into it"
+            f"options of the loss ({', '.join(options)}) need a loss by name, but this one is a function; set them inside it"
         )
     own = CustomLoss(loss)
     # Without reduction torch does not show what its mean would divide by: these two leave out ignored labels and count weights.

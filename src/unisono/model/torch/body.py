@@ -105,7 +105,7 @@ def split_batch(batch: Any) -> tuple[Any, Any, Tensor | None]:
         if len(batch) == 3:
             return batch
     raise UsageError(
-        "a batch to learn from must be (inputs, targets) or (inputs, targets, weights), each any nesting of dicts and tuples; "
+        "a training batch must be (inputs, targets) or (inputs, targets, weights), each any nesting of dicts and tuples; "
         f"received {_describe_batch(batch)}; change the data of the task, or give the task its own step"
     )
 

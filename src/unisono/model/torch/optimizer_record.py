@@ -27,7 +27,7 @@ CHANGE_INSIDE = (
 )
 """Types of objects that may have changed although they are the same objects as before."""
 PARAMETER = "parameter of the optimizer"
-REMEDY = "so that it cannot be kept in a checkpoint; give it state_dict and load_state_dict of its own, which are then used"
+REMEDY = "which cannot be saved in a checkpoint; define state_dict and load_state_dict in the class of the optimizer"
 
 
 class Packed(NamedTuple):

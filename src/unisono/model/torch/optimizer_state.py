@@ -45,7 +45,8 @@ def state_of(optimizer: Optimizer, made: InitialOptimizer, named: Named) -> dict
     for key in others:
         if not isinstance(key, str):
             raise UsageError(
-                f"{type(optimizer).__name__} keeps a state under a {type(key).__name__}, neither a parameter nor a name, {REMEDY}"
+                f"{type(optimizer).__name__} has state under a key of type {type(key).__name__}, "
+                f"neither a parameter nor a name, {REMEDY}"
             )
     each = {name: optimizer.state.get(parameter, {}) for name, parameter in named}
     return {**_learned_state(optimizer, made), "each": each, "others": others}
@@ -110,7 +111,7 @@ def own_copy(value: object) -> object:
 def _expect_same_kind(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """Raises ValueError if the state is of another class of optimiser."""
     if type(optimizer).__name__ != state["kind"]:
-        raise ValueError(f"what {state['kind']} has learned is nothing for {type(optimizer).__name__}")
+        raise ValueError(f"the state of {state['kind']} cannot be loaded into {type(optimizer).__name__}")
 
 
 def _writes_its_own(optimizer: Optimizer) -> bool:
@@ -126,8 +127,8 @@ def _load_its_own(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     place = Packed.of(optimizer.state_dict()).difference(Packed.of(state["own"]))
     if place is not None:
         raise UsageError(
-            f"load_state_dict of {type(optimizer).__name__} does not bring back what its state_dict gave ({place}), so the run "
-            "cannot go on as it was; mend it, or start over with --fresh"
+            f"load_state_dict of {type(optimizer).__name__} does not restore what its state_dict returned ({place}), so the run "
+            "cannot be resumed exactly; correct it, or start over with --fresh"
         )
     for group, wanted in zip(optimizer.param_groups, asked, strict=True):
         group.update(wanted)

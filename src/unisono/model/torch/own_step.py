@@ -96,8 +96,8 @@ class OwnStep:
             total, weight = loss
         elif loss.dim() == 0:
             raise UsageError(
-                "minimise needs one loss for each sample, or (sum, weight): a mean cannot be combined exactly over workers; "
-                'compute it with reduction="none"'
+                "minimise() received a mean, which cannot be combined exactly over workers; "
+                'give one loss for each sample (reduction="none") or the pair (sum, weight)'
             )
         else:
             total, weight = loss.sum(), float(loss.numel())

@@ -39,7 +39,7 @@ Empty = Callable[[int, torch.dtype], Tensor]
 
 
 NO_GRADIENT = (
-    "the loss does not depend on any parameter that learns; check that the loss uses the outputs of the model and that nothing is "
+    "the loss does not depend on any trainable parameter; check that the loss uses the outputs of the model and that nothing is "
     "detached or frozen on the way"
 )
 
@@ -64,7 +64,7 @@ class FlatParameters:
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], empty: Empty) -> None:
         if not named:
-            raise UsageError("the model has no parameter that learns; set requires_grad=True on some")
+            raise UsageError("the model has no trainable parameters; set requires_grad=True on some")
         self.layout = FlatLayout.of(named)
         self.tensors = [parameter for _, parameter in named]
         device = self.tensors[0].device
@@ -116,8 +116,8 @@ class FlatParameters:
         """Local: refuses optimisers that `restrict_to_slice` cannot restrict."""
         if self._whole is None:
             raise UsageError(
-                f"the weights that {type(self.optimizer).__name__} moves cannot be cut into slices (--servers): it must see whole "
-                "tensors, has settings for some of them or leaves some out; use one server, or an optimizer like sgd or adam"
+                f"{type(self.optimizer).__name__} cannot train weights that are divided over several servers (--servers): it needs "
+                "whole tensors, has settings for some of them or leaves some out; use --servers 1, or an optimizer like sgd or adam"
             )
 
     def restrict_to_slice(self, stretch: slice) -> None:
@@ -243,8 +243,8 @@ class FlatParameters:
         if number in self._reported:  # checkpointing in parts gives a shared module its gradient piece by piece
             if position < self._next:
                 raise UsageError(
-                    f"{self.layout.entries[number].name} got more gradient after it had been sent to the other workers; checkpoint "
-                    "with use_reentrant=False, or send everything at the end (--set algorithm.bucket_mb=1e6)"
+                    f"the gradient of {self.layout.entries[number].name} changed after it was sent to the other workers; use "
+                    "checkpoint(..., use_reentrant=False), or send all gradients at the end (--set algorithm.bucket_mb=1e6)"
                 )
             return
         self._reported.add(number)
@@ -257,7 +257,9 @@ class FlatParameters:
         """Copies a gradient that autograd made because user code dropped the view (`zero_grad`) back into the vector."""
         view = self._gradient_views[number]
         if parameter.grad is None:
-            raise UsageError("a gradient was taken away inside its own hook; hooks may change gradients, not remove them")
+            raise UsageError(
+                f"a hook removed the gradient of {self.layout.entries[number].name}; hooks may change gradients, not remove them"
+            )
         view.copy_(parameter.grad)
         parameter.grad = view
 
@@ -282,8 +284,8 @@ class FlatParameters:
             if self._is_slice:
                 left_out_names = ", ".join(self.layout.entries[number].name for number in np.flatnonzero(uses == 0)[:MOST_NAMED])
                 raise UsageError(
-                    f"a batch did not use {left_out_names}, and a server that has a slice of the weights cannot leave out single "
-                    "parameters (--servers); use one server"
+                    f"a batch did not use {left_out_names}, and several servers (--servers) cannot leave out single parameters; "
+                    "use --servers 1"
                 )
             self._use_single_tensors(self._whole)
         optimizer = self.running

@@ -14,7 +14,7 @@ from unisono.model.torch.adapter import TorchAdapter
 
 FROZEN_CHECK_STEPS = 3
 """Number of first steps in which frozen parameters are checked; a model that changes them does so from the start."""
-_REMEDY = "then the result would depend on the number of workers; change the model, or leave --shards out"
+_REMEDY = "so the result would depend on the number of workers; change the model, or leave --shards out"
 
 
 class ShardState:
@@ -54,7 +54,7 @@ class ShardState:
         for place, counter, before in zip(self._places_of_counts(), self._counters(), self._counted, strict=True):
             if counter.is_complex():
                 if not torch.equal(counter, before):
-                    raise UsageError(f"a complex buffer of the model changes while it learns, and {_REMEDY}")
+                    raise UsageError(f"a complex buffer of the model changes during training, {_REMEDY}")
                 continue
             place.copy_((counter.long() - before.long()).reshape(-1))
             counter.copy_(before)
@@ -69,7 +69,7 @@ class ShardState:
             if not counter.is_complex():
                 counter.copy_(counter.long() + (place / num_shards).round().long().view(counter.shape))
         if late := self._adapter.unknown_buffers():
-            raise UsageError(f"the buffer {late[0]} of the model was made or changed its size while it learned, and {_REMEDY}")
+            raise UsageError(f"the buffer {late[0]} of the model was created or resized during training, {_REMEDY}")
 
     def put_back(self) -> None:
         """Restores the state at the last `begin`, after an evaluation, whose changes are dropped."""
@@ -81,7 +81,7 @@ class ShardState:
         """Returns the counters; read again each time, as user code may replace the tensors."""
         found = self._adapter.counters() if self._counted else []
         if [one.shape for one in found] != [one.shape for one in self._counted]:
-            raise UsageError(f"a buffer of the model was made or changed its size while it learned, and {_REMEDY}")
+            raise UsageError(f"a buffer of the model was created or resized during training, {_REMEDY}")
         return found
 
     def _places_of_counts(self) -> Sequence[Tensor]:
@@ -94,7 +94,7 @@ class ShardState:
             return
         for (name, _), before, now in zip(self._frozen, self._sums, self._sums_of_frozen(), strict=True):
             if before != now and not (isnan(before) and isnan(now)):
-                raise UsageError(f"the frozen parameter {name} is moved by the model itself, once for each shard, and {_REMEDY}")
+                raise UsageError(f"the model itself changes its frozen parameter {name}, once for each shard, {_REMEDY}")
         self._frozen_checks_left -= 1
 
     def _sums_of_frozen(self) -> list[float]:

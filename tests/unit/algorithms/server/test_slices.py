@@ -180,14 +180,14 @@ def test_what_a_slice_cannot_do_is_refused() -> None:
     part = held(torch.optim.SGD)
     assert part.optimizer is not None
     part.set_optimizer(part.optimizer, as_one=False)
-    with pytest.raises(UsageError, match=r"that SGD moves cannot be cut into slices \(--servers\)"):
+    with pytest.raises(UsageError, match=r"SGD cannot train weights .* several servers \(--servers\)"):
         part.restrict_to_slice(slice(0, 64))
     part = held(torch.optim.SGD)
     part.restrict_to_slice(slice(0, 64))
     before = next(iter(part.values.values())).clone()
     part.update([{"lr": 0.1}], torch.zeros(3).double().numpy())  # of a batch that was not finite
     assert torch.equal(next(iter(part.values.values())), before)
-    with pytest.raises(UsageError, match=r"did not use b, and a server .* \(--servers\); use one server"):
+    with pytest.raises(UsageError, match=r"did not use b, and several servers \(--servers\) .*; use --servers 1"):
         part.update([{"lr": 0.1}], torch.tensor([1.0, 0.0, 1.0]).double().numpy())
 
 

@@ -241,8 +241,8 @@ def test_a_label_is_not_ignored_unasked() -> None:
         (LOGITS, LABELS[:, None], r"targets of shape \(13, 1\) do not fit outputs of shape \(13, 5\)"),
         (LOGITS, LABELS[:5], r"targets of shape \(5,\) do not fit"),
         (MAPS, MAP_LABELS[:, :2], r"targets of shape \(4, 2, 2\) do not fit"),
-        (LOGITS, LABELS.float(), "targets are float32 but numbers of classes are needed"),
-        ({"a": LOGITS}, LABELS, "needs one tensor of outputs, received dict; give a function"),
+        (LOGITS, LABELS.float(), "targets are float32, but class numbers are needed"),
+        ({"a": LOGITS}, LABELS, "needs one tensor of outputs, received dict; use a function"),
     ],
 )
 def test_targets_that_do_not_fit(outputs: Any, targets: Any, message: str) -> None:
@@ -325,7 +325,7 @@ def test_torch_functions_that_do_not_reduce() -> None:
 
 
 def test_one_number_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"loss 'own' gave one number .* return one loss for each sample"):
+    with pytest.raises(UsageError, match=r"loss 'own' returned one number .* return one loss for each sample"):
 
         def own(outputs: Tensor, targets: Tensor) -> Tensor:
             return (outputs - targets).mean()
@@ -340,7 +340,7 @@ def test_other_results_are_refused(result: Any) -> None:
 
 
 def test_a_loss_with_parameters_is_refused() -> None:
-    with pytest.raises(UsageError, match="parameters to train, which belong into the model"):
+    with pytest.raises(UsageError, match="trainable parameters, which belong in the model"):
         resolve_loss(nn.Linear(2, 2), {})
 
 
@@ -366,7 +366,7 @@ def test_a_loss_with_parameters_is_refused() -> None:
         ("focal", {"gamma": -1}, "gamma must be at least 0"),
         ("dice", {"smooth": -1}, "smooth must be at least 0"),
         ("bce", {"pos_weight": -1.0}, "pos_weight must be one number"),
-        (squares, {"delta": 1}, "this one is a function, so put them into it"),
+        (squares, {"delta": 1}, "need a loss by name, but this one is a function"),
         (3, {}, "must be a name or a function"),
     ],
 )
@@ -376,9 +376,9 @@ def test_what_is_refused(loss: Any, options: Mapping[str, Any], message: str) ->
 
 
 def test_options_that_do_not_fit_the_outputs() -> None:
-    with pytest.raises(UsageError, match="2 class_weights for 5 classes"):
+    with pytest.raises(UsageError, match="class_weights has 2 values for 5 classes"):
         resolve_loss("cross_entropy", {"class_weights": [1, 2]})(LOGITS, LABELS)
-    with pytest.raises(UsageError, match="2 pos_weight for outputs of shape"):
+    with pytest.raises(UsageError, match="pos_weight has 2 values for outputs of shape"):
         resolve_loss("bce", {"pos_weight": [1, 2]})(LOGITS, BITS)
     with pytest.raises(UsageError, match="ignore_label needs targets that are numbers"):
         resolve_loss("cross_entropy", {"ignore_label": 0})(LOGITS, SHARES)
