@@ -118,7 +118,7 @@ def test_what_cannot_be_trained_is_refused_before(backend: str) -> None:
 
 NO_KERAS = {
     "nonsense": ("", "Keras has no backend 'nonsense' (KERAS_BACKEND); set it to torch, tensorflow or jax"),
-    "tensorflow": ("sys.modules['tensorflow'] = None", "Keras is to run on tensorflow"),
+    "tensorflow": ("sys.modules['tensorflow'] = None", "the Keras backend tensorflow (KERAS_BACKEND, else"),
     "torch": ("sys.modules['keras'] = None", "Keras is not installed here; pip install 'unisono[keras]'"),
 }
 

@@ -254,9 +254,7 @@ def _number(share: float, count: int, name: str) -> int:
         raise UsageError(f"{name} must be a share below 1 or a whole number of samples; received {share!r}")
     number = int(share) if whole else int(share * count + 0.5)
     if share and not number:
-        raise UsageError(
-            f"{name}={share} of {count} samples is less than one sample; use a larger share, or 0 to leave the part out"
-        )
+        raise UsageError(f"{name}={share} of {count} samples is less than one sample; give more, or 0 to leave the part out")
     return number
 
 

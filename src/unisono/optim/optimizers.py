@@ -19,7 +19,7 @@ from unisono.errors import UsageError, unknown_name
 SEVERAL_EVALUATIONS = "it evaluates the loss several times in one step, and a step here is one evaluation on all workers"
 REFUSED: Mapping[str, str] = {
     "LBFGS": SEVERAL_EVALUATIONS,
-    "SparseAdam": "it needs sparse gradients, and gradients here live in one dense vector",
+    "SparseAdam": "it needs sparse gradients, and gradients are dense here",
 }
 
 
@@ -38,8 +38,8 @@ def make_optimizer(
     """
     make = optimizer_class(spec) if isinstance(spec, str) else spec
     if not callable(make):
-        remedy = "give its name, or a function of the parameters that makes it"
-        raise UsageError(f"the optimizer of the task is {_type_with_article(make)}; {remedy}")
+        what = "a name, or a function of the parameters that returns an optimizer"
+        raise UsageError(f"optimizer of the task must be {what}; received {_type_with_article(make)}")
     what = f"optimizer {spec if isinstance(spec, str) else _name_of(make)}"
     if isinstance(make, type):
         _refuse_unusable(make, what)
@@ -51,7 +51,7 @@ def make_optimizer(
             f"{what} cannot be made: {error}; check its options (--set optimizer.NAME=VALUE) or use another"
         ) from error
     if not isinstance(made, Optimizer):
-        raise UsageError(f"{what} gave {_type_with_article(made)}; it must give a torch.optim.Optimizer")
+        raise UsageError(f"{what} returned {_type_with_article(made)}; it must return a torch.optim.Optimizer")
     _refuse_unusable(type(made), what)
     _check_groups(made, what, parameters, model)
     return made
@@ -108,7 +108,7 @@ def _arguments(
     named: dict[str, Any] = {"lr": lr} if first.name != "lr" and reads_lr(make) else {}
     if first.name == "model" or "model" in others:
         if model is None:
-            raise UsageError(f"{what} takes `model`, and there is none here; make it a function of the parameters alone")
+            raise UsageError(f"{what} takes `model`, but there is no model here; make it a function of the parameters alone")
         if "model" in others:
             named["model"] = model
     settable = [name for name in others if name not in ("lr", "model")]
@@ -141,7 +141,7 @@ def _check_groups(made: Optimizer, what: str, parameters: Sequence[nn.Parameter]
     if foreign := [parameter for parameter in held if parameter.requires_grad and id(parameter) not in known]:
         raise UsageError(
             f"{what} holds {len(foreign)} parameters that are not of this model, the first {shown(foreign[0])}; "
-            "make its groups from the parameters that it is given"
+            "make its groups from the parameters that the function receives"
         )
     twice = [identity for identity, count in Counter(map(id, held)).items() if count > 1]
     if twice:
@@ -193,7 +193,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _hint_in_words(hint: Any) -> str:
     """Returns an annotation in words for messages: 'a number', 'true or false', 'a text or none'."""
-    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a text", type(None): "none"}
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a string", type(None): "none"}
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_hint_in_words(one) for one in inside if one is not torch.Tensor)

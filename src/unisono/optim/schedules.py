@@ -44,7 +44,9 @@ def make_schedule(
         )
     if spec is None:
         if options:
-            raise UsageError(f"schedule_options are given ({', '.join(options)}) and no schedule; name one, e.g. schedule='cosine'")
+            raise UsageError(
+                f"schedule_options ({', '.join(options)}) have no effect without a schedule; name one, e.g. schedule='cosine'"
+            )
         return _scaled(None, optimizer)
     if isinstance(spec, str):
         return _scaled(make_curve(spec, options, **facts), optimizer)
@@ -100,15 +102,15 @@ def _checked(function: Callable[[int], Any]) -> Callable[[int], float]:
         found = plain(function(step))
         if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < math.inf:
             shown = f"a {type(found).__name__}" if isinstance(found, LRScheduler) else repr(found)
-            raise UsageError(f"the schedule gave {shown} for step {step}; it must give a finite number of at least 0")
+            raise UsageError(f"the schedule returned {shown} for step {step}; it must return a finite number of at least 0")
         return float(found)
 
     try:
         factor(0)
     except (TypeError, AttributeError) as error:
         raise UsageError(
-            f"the schedule failed for step 0: {error}; a function of the step gives a number, and one that makes a torch scheduler "
-            "must call its first argument `optimizer`"
+            f"the schedule failed for step 0: {error}; a function of the step must return a number, and the first argument of one "
+            "that makes a torch scheduler must be called `optimizer`"
         ) from error
     return factor
 

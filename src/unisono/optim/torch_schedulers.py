@@ -91,11 +91,13 @@ def make_scheduler(make: Callable[[Optimizer], Any], stand_in: Optimizer, num_ro
         raise UsageError(f"the scheduler cannot be made: {error}") from error
     name = type(scheduler).__name__
     if isinstance(scheduler, ReduceLROnPlateau):
-        raise UsageError(f"{name} depends on a metric, and a schedule here is a function of the step; use another, e.g. 'cosine'")
+        raise UsageError(f"{name} depends on a metric, but a schedule must be a function of the step; use another, e.g. 'cosine'")
     if not isinstance(scheduler, LRScheduler):
-        raise UsageError(f"the schedule is a function of `optimizer` and gave {scheduler!r}; it must give a torch LRScheduler")
+        raise UsageError(
+            f"the schedule is a function of `optimizer` and returned {scheduler!r}; it must return a torch LRScheduler"
+        )
     if scheduler.optimizer is not stand_in:
-        raise UsageError(f"{name} was made with another optimizer; make it with the one that the function is given")
+        raise UsageError(f"{name} was made with another optimizer; make it with the one that the function receives")
     ends = getattr(scheduler, "total_steps", None)
     if isinstance(ends, int) and ends < num_rows:
         raise UsageError(

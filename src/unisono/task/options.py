@@ -24,7 +24,7 @@ DOC = "doc"
 """Of a field's metadata: what it is, where it is no option."""
 DOC_WIDTH = 120
 """Of the lines of docstrings that are put together here."""
-KINDS: Mapping[str, str] = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "a text"}
+KINDS: Mapping[str, str] = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "a string"}
 """Annotation, without `| None`, of fields that are checked -> description of their values."""
 
 T = TypeVar("T")

@@ -56,7 +56,7 @@ def change(task: Task, changes: Mapping[str, Any]) -> ResolvedTask:
         head, dot, rest = name.partition(".")
         if dot:
             if head not in parts:
-                raise unknown_name("beginning of a --set name", head, parts)
+                raise unknown_name("--set prefix", head, parts)
             parts[head][rest] = value
         else:
             if head in FACTORIES:
@@ -82,7 +82,7 @@ def arguments(factory: Callable[..., Any], what: str, given: Mapping[str, Any]) 
         parameters = inspect.signature(factory).parameters
     except ValueError:
         raise UsageError(
-            f"{what} of the task ({factory!r}) does not tell its arguments; put a function with def around it"
+            f"the arguments of {what} of the task ({factory!r}) cannot be read; wrap it in a function with def"
         ) from None
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     known = {name: one for name, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
@@ -137,6 +137,6 @@ _WORDS: Mapping[Any, str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    str: "a text",
+    str: "a string",
     type(None): "none",
 }

@@ -138,47 +138,51 @@ class Task:
     """
 
     model: Callable[..., Any] = field(
-        metadata={DOC: "a function that makes the model (of torch, Lightning or Keras); --set model.NAME=VALUE sets its arguments"}
+        metadata={DOC: "a function that returns the model (torch, Lightning or Keras); --set model.NAME=VALUE sets its arguments"}
     )
     data: Callable[..., Any] = field(
-        metadata={DOC: "a function that makes the `un.Splits`; --set data.NAME=VALUE sets its arguments"}
+        metadata={DOC: "a function that returns the `un.Splits`; --set data.NAME=VALUE sets its arguments"}
     )
     loss: str | Callable[..., Any] | None = setting(
-        None, "by name, or a function loss(outputs, targets) that gives one loss for each sample, or the pair (sum, weight)"
+        None,
+        "name of a loss, or a function loss(outputs, targets) that returns one loss for each sample, or the pair (sum, weight)",
     )
     metrics: Sequence[str | Callable[..., Any]] = setting((), "names of metrics, or functions of outputs and targets")
     optimizer: str | Callable[..., Any] | Mapping[str, Any] | None = setting(
         None,
-        "by name with `optimizer_options`, or a function of the parameters (and, if it takes it, `lr`); none: sgd, or that of a "
-        "LightningModule",
+        "name of an optimizer, with its `optimizer_options`, or a function of the parameters (and of `lr`, if it takes that); "
+        "default: sgd, or the optimizer of a LightningModule",
     )
     optimizer_options: Mapping[str, Any] = field(
         default_factory=dict, metadata={DOC: 'options of an optimizer by name, e.g. {"momentum": 0.9}; --set optimizer.NAME=VALUE'}
     )
     lr: float | None = setting(
-        None, "learning rate; none: 0.01, or what a LightningModule or the optimizer's function sets itself", "LR", above=0
+        None, "learning rate (default 0.01, or what a LightningModule or the optimizer's function sets)", "LR", above=0
     )
     schedule: str | Callable[..., Any] | None = setting(
         None,
-        "of the learning rate: by name (cosine, ...), a function step -> factor of the learning rate, or a function optimizer -> "
+        "schedule of the learning rate: a name (cosine, ...), a function step -> factor, or a function optimizer -> "
         "torch scheduler",
     )
     schedule_options: Mapping[str, Any] = field(
         default_factory=dict, metadata={DOC: "options of a schedule by name; --set schedule.NAME=VALUE"}
     )
-    global_batch: int = setting(128, "samples of one step over all workers together", "B", least=1)
-    epochs: int = setting(1, "how often every training sample is used", "E", least=1)
+    global_batch: int = setting(128, "samples in one step, over all workers together", "B", least=1)
+    epochs: int = setting(1, "number of passes over the training data", "E", least=1)
     loss_options: Mapping[str, Any] = field(
         default_factory=dict,
         metadata={DOC: "options of a loss by name: class_weights, ignore_label, label_smoothing, ...; --set loss.NAME=VALUE"},
     )
-    clip_norm: float | None = setting(None, "largest global norm of the gradient", above=0)
-    precision: str = setting("float32", f"of the computation: {' or '.join(PRECISIONS)}", "P", choices=PRECISIONS)
+    clip_norm: float | None = setting(None, "clip the gradient to this global norm", above=0)
+    precision: str = setting("float32", f"precision of the computation: {' or '.join(PRECISIONS)}", "P", choices=PRECISIONS)
     accumulate: int = setting(
-        1, "micro-batches in which each worker computes its part of a batch, to save memory; the mathematics stays", "K", least=1
+        1,
+        "compute each worker's part of a batch in K micro-batches, to save memory; mathematically the result is the same",
+        "K",
+        least=1,
     )
     shards: int | None = setting(
-        None, "cut every batch into S fixed parts: any number of workers up to S then gives the same bits", "S", least=1
+        None, "cut every batch into S fixed parts, so that any number of workers up to S gives the same bits", "S", least=1
     )
     augment: Callable[..., Any] | None = field(
         default=None,
@@ -196,14 +200,14 @@ class Task:
         "METRIC",
         flag="--best",
     )
-    target: float | None = setting(None, "stop when the metric that decides is this good; the summary has the time it took", "T")
+    target: float | None = setting(None, "stop when the metric that decides reaches T; the summary has the time it took", "T")
     patience: int | None = setting(None, "stop when the metric that decides has not improved for P epochs", "P", least=1)
-    seed: int = setting(0, "random seed of the weights, of the order of the samples and of every other draw", "S")
-    name: str = setting("", "of the task, for messages and the run directory (default: the name of its file)")
+    seed: int = setting(0, "random seed of the weights, the order of the samples and every other random draw", "S")
+    name: str = setting("", "name of the task in messages and in the run directory (default: the name of its file)")
     space: Mapping[str, Range | Choice] = field(
         default_factory=dict,
         metadata={
-            DOC: "what tuning may try besides annotated arguments, as --set calls it, e.g. "
+            DOC: "search space of `unisono tune` besides annotated arguments, with the names of --set, e.g. "
             '{"lr": un.Range(0.001, 1, log=True), "algorithm": un.Choice("allreduce", "local_sgd")}'
         },
     )
@@ -211,7 +215,7 @@ class Task:
     def __post_init__(self) -> None:
         for name in ("model", "data"):
             if not callable(getattr(self, name)):
-                raise UsageError(f"{name} of the task must be a function that makes it; received {getattr(self, name)!r}")
+                raise UsageError(f"{name} of the task must be a function that returns it; received {getattr(self, name)!r}")
         for name in ("augment", "step"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise UsageError(f"{name} of the task must be a function; received {getattr(self, name)!r}")

@@ -59,7 +59,7 @@ def write_pickled(folder: Path, task: Task | str | Path, config: TrainConfig, re
         file.write_bytes(pickle.dumps((list(sys.path), cloudpickle.dumps(value))))
     except (TypeError, pickle.PicklingError) as error:
         raise UsageError(
-            f"the task cannot travel to its workers: {error}; make files, locks and the like inside model() or data(), "
+            f"the task cannot be sent to its workers: {error}; create files, locks and the like inside model() or data(), "
             "or write the task to a file and give its path"
         ) from error
     return file
@@ -94,7 +94,7 @@ def check_file(path: Path) -> None:
         line = f": {error.text.strip()}" if error.text and error.text.strip() else ""
         raise UsageError(f"{path}{place}: {error.msg}{line}; correct it") from None
     except OSError as error:
-        raise UsageError(f"the task file {path} cannot be read: {error.strerror}; check its rights (ls -l)") from None
+        raise UsageError(f"the task file {path} cannot be read: {error.strerror}; check its permissions (ls -l)") from None
     except ValueError as error:
         raise UsageError(f"{path} cannot be read as Python: {error}; correct it") from None
 
@@ -119,7 +119,7 @@ def _imported(path: Path) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, ImportError) and "attempted relative import" in str(error):
             raise UsageError(
-                f"{path}: {error}; its folder is on the path, so write `import NAME` in place of `from . import NAME`"
+                f"{path}: {error}; its folder is on the path, so write `import NAME` instead of `from . import NAME`"
             ) from error
         if isinstance(error, Exception) and (why := _no_keras(error)):
             raise UsageError(f"{path} cannot be loaded: {why}") from error
@@ -137,8 +137,8 @@ def _no_keras(error: Exception) -> str | None:
         return None
     if missing in EXTRAS:
         return (
-            f"Keras is to run on {missing} (KERAS_BACKEND, else ~/.keras/keras.json, else tensorflow), which is not installed; "
-            f"pip install 'unisono[{EXTRAS[missing]}]', or set KERAS_BACKEND to another: torch is always here"
+            f"the Keras backend {missing} (KERAS_BACKEND, else ~/.keras/keras.json, else tensorflow) is not installed; "
+            f"pip install 'unisono[{EXTRAS[missing]}]', or set KERAS_BACKEND=torch, which is always installed"
         )
     found = re.match(r"Unable to import backend ?: ?(.*)", str(error))
     return f"Keras has no backend {found[1]!r} (KERAS_BACKEND); set it to torch, tensorflow or jax" if found else None

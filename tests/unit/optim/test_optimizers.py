@@ -60,8 +60,8 @@ def test_options_reach_the_optimizer_and_lists_become_tuples() -> None:
         ("sgd", {"momentum": -1.0}, r"optimizer sgd cannot be made: Invalid momentum value: -1.0"),
         ("adam", {"betas": [0.9]}, r"betas of optimizer adam must be \(a number, a number\)"),
         ("adam", {"betas": [0.9, "x"]}, r"betas of optimizer adam must be"),
-        (3, {}, r"the optimizer of the task is an int; give its name"),
-        (lambda params: 3, {}, r"gave an int; it must give a torch.optim.Optimizer"),
+        (3, {}, r"optimizer of the task must be a name, or a function .* received an int"),
+        (lambda params: 3, {}, r"returned an int; it must return a torch.optim.Optimizer"),
         (lambda: None, {}, r"takes no argument"),
         (lambda params, speed: None, {}, r"needs speed; give it \(--set optimizer.speed=VALUE\)"),
         (lambda params: torch.optim.SGD(params), {"momentum": 0.9}, r"unknown option .*'momentum'; Known: none"),
@@ -110,7 +110,7 @@ def test_a_function_is_given_what_it_takes() -> None:
     assert made.param_groups[0]["weight_decay"] == 0.5
     assert make(lambda params, lr: torch.optim.SGD(params, lr)).param_groups[0]["lr"] == 0.25
     assert make(lambda params, **more: torch.optim.SGD(params, **more), {"momentum": 0.5}).param_groups[0]["momentum"] == 0.5
-    with pytest.raises(UsageError, match="takes `model`, and there is none"):
+    with pytest.raises(UsageError, match="takes `model`, but there is no model"):
         make_optimizer(of_model, list(model.parameters()), 0.1, {})
     with_both: Any = lambda params, lr, model: torch.optim.SGD(model[0].parameters(), lr)  # noqa: E731
     assert len(make(with_both).param_groups[0]["params"]) == 2, "a subset is allowed"

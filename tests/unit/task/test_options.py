@@ -83,7 +83,7 @@ def test_what_cannot_be_is_refused(words: str, message: str) -> None:
     [
         ({"fan": 1}, "--fan must be true or false; received 1"),
         ({"eggs": True}, "--eggs must be a whole number from 1 to 12; received True"),
-        ({"cake": 3}, "--cake must be a text; received 3"),
+        ({"cake": 3}, "--cake must be a string; received 3"),
         ({"only_here": "x"}, "only_here must be a whole number; received 'x'"),
     ],
 )

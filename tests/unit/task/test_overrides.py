@@ -123,7 +123,7 @@ def test_a_factory_that_takes_any_name_gets_it() -> None:
 
 
 def test_a_factory_without_named_arguments_is_refused() -> None:
-    with pytest.raises(UsageError, match="does not tell its arguments; put a function with def around it"):
+    with pytest.raises(UsageError, match=r"arguments of .* cannot be read; wrap it in a function with def"):
         arguments(dict, "data", {})
 
 
@@ -153,9 +153,9 @@ def test_every_option_of_its_own_is_a_setting_of_the_task() -> None:
         ({"metrics": {"accuracy": 1}}, "metrics of the task must be a tuple"),
         ({"optimizer_options": 3}, "optimizer_options of the task must be a dict"),
         ({"augment": 3}, "augment of the task must be a function"),
-        ({"model": 3}, "model of the task must be a function that makes it; received 3"),
-        ({"name": 3}, "name of the task must be a text"),
-        ({"monitor": 3}, "monitor of the task must be a text"),
+        ({"model": 3}, "model of the task must be a function that returns it; received 3"),
+        ({"name": 3}, "name of the task must be a string"),
+        ({"monitor": 3}, "monitor of the task must be a string"),
         ({"precision": "fp8"}, "precision of the task must be one of float32, bf16; received 'fp8'"),
     ],
 )

@@ -124,6 +124,6 @@ def test_what_cannot_travel_is_said(tmp_path: Path) -> None:
     with (tmp_path / "open").open("w") as file:
         task = Task(model=lambda: file, data=lambda: None)
         with pytest.raises(
-            UsageError, match=r"the task cannot travel to its workers: .*; make files, locks and the like inside model\(\)"
+            UsageError, match=r"the task cannot be sent to its workers: .*; create files, locks and the like inside model\(\)"
         ):
             write_pickled(tmp_path, task, TrainConfig(""), "told")

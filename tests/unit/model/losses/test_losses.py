@@ -380,5 +380,5 @@ def test_options_that_do_not_fit_the_outputs() -> None:
         resolve_loss("cross_entropy", {"class_weights": [1, 2]})(LOGITS, LABELS)
     with pytest.raises(UsageError, match="pos_weight has 2 values for outputs of shape"):
         resolve_loss("bce", {"pos_weight": [1, 2]})(LOGITS, BITS)
-    with pytest.raises(UsageError, match="ignore_label needs targets that are numbers"):
+    with pytest.raises(UsageError, match="ignore_label needs targets that are class numbers"):
         resolve_loss("cross_entropy", {"ignore_label": 0})(LOGITS, SHARES)
