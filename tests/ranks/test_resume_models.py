@@ -115,4 +115,4 @@ def test_what_a_module_cannot_keep_is_refused(capsys: pytest.CaptureFixture[str]
     Path("task.py").write_text(Path("task.py").read_text().replace('"all": self.losses', '"all": object()'))
     assert train("run") == 2
     told = capsys.readouterr().err
-    assert "on_save_checkpoint of Learner: a object cannot be saved in a checkpoint (checkpoint.losses.all)" in told
+    assert "on_save_checkpoint of Learner: a value of type object cannot be saved in a checkpoint (checkpoint.losses.all)" in told

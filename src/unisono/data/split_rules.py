@@ -155,8 +155,8 @@ def _refuse_small_classes(classes: npt.NDArray[Any], sizes: Indices, least: int,
     if small.size:
         shown = ", ".join(f"class {classes[at]} has {sizes[at]}" for at in small[:5]) + (", ..." if small.size > 5 else "")
         raise UsageError(
-            f"{shown}, but {what} by class needs at least {least} samples of each (how='stratified'); "
-            f"give more, merge small classes, or use how='random'"
+            f"{shown}, but every class must have at least {least} samples for {what} by class (how='stratified'); "
+            "give more, merge small classes, or use how='random'"
         )
 
 

@@ -35,8 +35,8 @@ def pack(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
         parts = [pack(part, tensors, f"{name}.{place}") for place, part in enumerate(value)]
         return {"tuple": parts} if isinstance(value, tuple) else parts
     raise UsageError(
-        f"a {type(value).__name__} cannot be saved in a checkpoint ({name}); only tensors, numbers, text, and lists, tuples and "
-        "dicts of them can"
+        f"a value of type {type(value).__name__} cannot be saved in a checkpoint ({name}); use tensors, numbers, text, "
+        "and lists, tuples and dicts of them"
     )
 
 

@@ -334,7 +334,7 @@ def test_validation_data_of_another_source_stay_what_they_are() -> None:
         ),
         (
             {"folds": 6, "by": "stratified"},
-            r"6 folds \(--fold-by stratified\) cannot be made .*: class 0 has .* needs at least 6 samples of each",
+            r"6 folds \(--fold-by stratified\) cannot be made .*: class 0 has .* must have at least 6 samples",
         ),
     ],
 )
