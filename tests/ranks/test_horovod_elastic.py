@@ -149,7 +149,7 @@ def test_ranks_that_disagree_each_time_end_the_job_with_the_reason(fork_server: 
         ended = job.driver.finish(LIMIT_S)
         assert ended.code == 1, ended
         assert "10 generations failed without a commit although no worker died" in ended.output
-        assert ended.output.count("ended as") == 1 and len(job.events("starts")) == 2
+        assert ended.output.count("generation 0 ended: ") == 1 and len(job.events("starts")) == 2
 
 
 @pytest.mark.parametrize(

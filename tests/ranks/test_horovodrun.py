@@ -129,7 +129,7 @@ def test_two_jobs_at_once() -> None:
     for outcome in run_together([command, command], {**plain_environment(), "HOROVOD_WITH_MPI": "1"}, LONG_S):
         assert outcome.code == 0, str(outcome)
         check_sums(outcome.output, 2)
-        assert outcome.output.count("without effect here: HOROVOD_WITH_MPI (nothing is compiled)") == 1, str(outcome)
+        assert outcome.output.count("no effect here: HOROVOD_WITH_MPI (nothing is compiled)") == 1, str(outcome)
         assert outcome.output.count("horovod info: ") == 1, str(outcome)
 
 
