@@ -138,7 +138,7 @@ def test_process_sets_may_change_where_requested_and_after_init_again(fork_serve
     ended = ends(fork_server, "fixed_sets", 2)
     assert ended.exit_code == 0, str(ended)
     for rank in range(2):
-        assert f"rank {rank} may not: add_process_set needs sets that may change" in ended.output, str(ended)
+        assert f"rank {rank} may not: add_process_set needs dynamic process sets" in ended.output, str(ended)
         assert f"rank {rank} has set 1" in ended.output, str(ended)
 
 
@@ -147,7 +147,7 @@ def test_a_stall_in_two_sets_is_reported_once_in_each(fork_server: ForkServer) -
     assert ended.exit_code == 0, str(ended)
     assert ended.output.count("allreduce.every\\nwhere: missing on rank 2") == 1, str(ended)
     assert ended.output.count("allreduce.pair: missing on rank 2") == 1, str(ended)
-    assert ended.output.count("join: missing on ranks 1, 2, which is no fault") == 1, str(ended)
+    assert ended.output.count("join: missing on ranks 1, 2, which is normal") == 1, str(ended)
 
 
 def test_a_stall_ends_the_communication_if_asked(fork_server: ForkServer) -> None:

@@ -119,13 +119,13 @@ def test_a_killed_fit_resumes(tmp_path: Path, backend: str, every: str) -> None:
 
 
 REFUSED = {
-    "random": "the workers have read different batches from their generator (epoch 1, step 1)",
-    "endless": "does not say how long it is; give steps_per_epoch",
+    "random": "the workers read different batches from the generator (epoch 1, step 1)",
+    "endless": "has no known length; give steps_per_epoch",
     "short": "ended after 1 of 2 steps",
-    "few steps": "steps_per_epoch 2 is not the number of batches of x, 4",
-    "one worker": "train_on_batch would be one worker's alone",
-    "no targets": "there are no targets (y)",
-    "batch of a stream": "batch_size is said by the generator itself",
+    "few steps": "steps_per_epoch is 2, but an epoch uses all 4 batches",
+    "one worker": "train_on_batch would run on one worker only",
+    "no targets": "y (the targets) is missing",
+    "batch of a stream": "the generator already determines batch_size",
     "nothing": "x has no samples",
     "TPU": "use un.keras.MultiWorkerMirroredStrategy",
     "storage": "use un.keras.MirroredStrategy",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from unisono.version import __version__
 
-DESCRIPTION = """Starts a program written for Horovod as several processes. `import horovod` gives unisono.horovod there, and
-nowhere else. On this machine they start as with `unisono run`; inside a SLURM allocation of several nodes through srun; on
-other hosts (-H, --hostfile) over ssh; with --mpi through mpirun. Flags are those of horovodrun."""
+DESCRIPTION = """Starts a program written for Horovod as several processes. In these processes, and only there, `import horovod`
+gives unisono.horovod. They start on this machine as with `unisono run`, inside a SLURM allocation of several nodes through
+srun, on other hosts (-H, --hostfile) over ssh, and with --mpi through mpirun. The flags are those of horovodrun."""
 EPILOG = """examples:
   unisono horovodrun -np 4 python train.py --epochs 3
   unisono horovodrun -np 8 -H node01:4,node02:4 python train.py
@@ -19,7 +19,7 @@ EPILOG = """examples:
   unisono horovodrun -np 4 --config-file horovod.yaml --timeline-filename t.json python train.py
   sbatch -N 2 --ntasks-per-node 4 --wrap "unisono horovodrun python train.py"
 other launchers: mpirun -n 4 unisono run --horovod train.py; srun -n 8 unisono run --horovod train.py
-a Horovod that is installed is never used and never hidden: the command then ends and says where it is."""
+if a real Horovod is installed, the command refuses to start and says where it is"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

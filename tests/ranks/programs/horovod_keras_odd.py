@@ -81,7 +81,7 @@ def check_ranks_with_different_optimizers() -> None:
     for words, options in chosen.items():
         optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), **options)
         for _ in range(2):  # and again, as long as nothing is done about it
-            with raises(ValueError, "different optimizers", words, "make them alike"):
+            with raises(ValueError, "different optimizers", words, "the same arguments"):
                 optimizer.apply([tensor(1.0)], [one])
     assert values_of(one) == [0.0]
     sums = hvd.DistributedOptimizer(

@@ -429,7 +429,7 @@ def check_what_may_not_be_submitted() -> None:
         hvd.allreduce(torch.ones(2, dtype=torch.complex64))
     with raises(ValueError, "bool", "hvd.Max (any)"):
         hvd.allreduce(torch.ones(2, dtype=torch.bool), op=hvd.Sum)
-    with raises(ValueError, "truth values cannot be scaled"):
+    with raises(ValueError, "boolean tensors cannot be scaled"):
         hvd.allreduce(torch.ones(2, dtype=torch.bool), op=hvd.Max, prescale_factor=2.0)
     with raises(ValueError, "sparse", "to_dense()"):
         hvd.allreduce(torch.ones(2, 2).to_sparse())

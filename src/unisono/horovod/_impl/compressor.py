@@ -11,12 +11,12 @@ class Compressor:
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
         """Returns the tensor that is sent, and what is needed to undo the compression. Local."""
-        raise NotImplementedError("a Compressor must say how a tensor travels; define compress(tensor), which gives (tensor, ctx)")
+        raise NotImplementedError("a Compressor must define compress(tensor), which returns (tensor, ctx)")
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
         """Returns the tensor in its original form. Local."""
-        raise NotImplementedError("a Compressor must say how a tensor comes back; define decompress(tensor, ctx)")
+        raise NotImplementedError("a Compressor must define decompress(tensor, ctx), which returns the tensor")
 
 
 class NoneCompressor(Compressor):

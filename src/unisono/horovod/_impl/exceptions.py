@@ -20,7 +20,7 @@ class HorovodVersionMismatchError(ImportError):
     """Never raised here, as nothing is compiled that could be of another version; programs name it in `except`."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
-        super().__init__(f"{name} is of version {version}, but was of version {installed_version} when it was installed")
+        super().__init__(f"{name} has version {version}, but had version {installed_version} when it was installed")
         self.name = name
         self.version = version
         self.installed_version = installed_version

@@ -21,7 +21,9 @@ def as_tensor(array: np.ndarray) -> Tensor:
     try:
         return torch.from_numpy(held)
     except TypeError as error:
-        raise UsageError(f"arrays of {held.dtype} cannot be sent; convert them to a type of PyTorch, to float32 say") from error
+        raise UsageError(
+            f"arrays of {held.dtype} cannot be sent; convert them to a type that PyTorch has, such as float32"
+        ) from error
 
 
 def as_array(tensor: Tensor, like: np.dtype | None = None) -> np.ndarray:

@@ -37,7 +37,8 @@ class Backup:
         asked = json.loads(file.read_text())["epochs"] if self.comm.rank == 0 and file.exists() else 0
         is_over = trainer.progress.epoch >= trainer.goals.num_epochs or asked >= trainer.goals.num_epochs
         if self.comm.rank == 0:
-            print(f"unisono: {self.folder} is {'finished' if is_over else f'taken up at step {trainer.progress.step}'}", flush=True)
+            state = "finished already" if is_over else f"starting from step {trainer.progress.step}"
+            print(f"unisono: {self.folder}: {state}", flush=True)
         return bool(self.comm.broadcast_object(is_over))
 
     def finish(self, num_epochs: int) -> None:
@@ -63,7 +64,7 @@ def _open_folder(folder: Path) -> CheckpointStore:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"the backup {folder} cannot be made: {error.strerror}; give another folder (Strategy(backup=...))"
+            f"the backup folder {folder} cannot be created: {error.strerror}; give another folder (Strategy(backup=...))"
         ) from error
     checkpoints = Checkpoints(folder, KEPT)
     return CheckpointStore(checkpoints, loaded=checkpoints.newest())

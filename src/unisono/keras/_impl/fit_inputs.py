@@ -63,7 +63,7 @@ def as_stream(x: Any, num_steps: int | None, what: str) -> Stream:
     known = _num_batches(x, kind) if num_steps is None else num_steps
     if known is None:
         option = "validation_steps" if what == "validation_data" else "steps_per_epoch (steps in evaluate and predict)"
-        raise UsageError(f"the {kind} of {what} does not say how long it is; give {option}")
+        raise UsageError(f"the {kind} in {what} has no known length; give {option}")
     if kind == "generator":
         held = iter(x)
         return Stream(lambda _: held, known, kind, restarts_each_epoch=False)
@@ -117,7 +117,7 @@ def _as_numpy(leaf: Any) -> Any:
 def as_batch(x: Any, y: Any, weights: Any, class_weight: Mapping[int, float] | None) -> tuple[Any, ...]:
     """Pure: inputs, targets and weights of samples; class weights are multiplied into the weights."""
     if y is None:
-        raise UsageError("there are no targets (y); give them, or a stream of (inputs, targets)")
+        raise UsageError("y (the targets) is missing; give y, or a stream of (inputs, targets)")
     found = (map_tree(_as_numpy, _plain(x)), map_tree(_as_numpy, _plain(y)))
     weights = None if weights is None else _as_numpy(weights)
     if class_weight is not None:
@@ -135,7 +135,7 @@ def _plain(tree: Any) -> Any:
 def _weights_by_class(targets: Any, class_weight: Mapping[int, float]) -> Any:
     """Returns the class weight of each sample; targets are class numbers or one-hot rows."""
     if not isinstance(targets, np.ndarray):
-        raise UsageError("class_weight needs one array of targets; this model has several")
+        raise UsageError("class_weight needs one array of targets, but this model has several; leave class_weight out")
     labels = targets.argmax(-1) if targets.ndim > 1 and targets.shape[-1] > 1 else targets.reshape(len(targets), -1)[:, 0]
     unknown = set(np.unique(labels).tolist()) - set(class_weight)
     if unknown:
@@ -179,9 +179,7 @@ def first_batch(stream: Stream, class_weight: Mapping[int, float] | None) -> tup
 def as_training_batch(batch: tuple[Any, ...], class_weight: Mapping[int, float] | None) -> tuple[Any, ...]:
     """Pure: checks a batch of a stream and returns its inputs, targets and weights."""
     if len(batch) not in (2, 3):
-        raise UsageError(
-            f"a batch to learn from must be (inputs, targets) or (inputs, targets, weights); received {len(batch)} parts"
-        )
+        raise UsageError(f"a training batch must be (inputs, targets) or (inputs, targets, weights); received {len(batch)} parts")
     return as_batch(batch[0], batch[1], batch[2] if len(batch) == 3 else None, class_weight)
 
 
@@ -240,7 +238,7 @@ class StreamLoader:
         if found is None:
             raise UsageError(
                 f"the {self.stream.kind} ended after {step} of {self.plan.steps_per_epoch} steps; make it longer (repeat), or "
-                "steps_per_epoch smaller"
+                "reduce steps_per_epoch"
             )
         self._num_read += 1
         return found
@@ -256,6 +254,7 @@ class StreamLoader:
         self.comm.allreduce(both, MAX)
         if int(both[0]) != -int(both[1]):
             raise UsageError(
-                f"the workers have read different batches from their {self.stream.kind} (epoch {epoch + 1}, step {step + 1}), of "
-                "which each would take its rows; let it give the same everywhere: a seed for its shuffle, and no other randomness"
+                f"the workers read different batches from the {self.stream.kind} (epoch {epoch + 1}, step {step + 1}), but each "
+                "worker takes its rows of one common batch; shuffle with a seed that is the same everywhere, and use no other "
+                "randomness"
             )

@@ -203,7 +203,10 @@ class Fit:
 
         comm = self.comm
         if comm.size < 2:
-            raise UsageError("a server and at least one worker are needed; start 2 or more processes, e.g. `unisono run -n 3`")
+            raise UsageError(
+                f"{self.strategy.algorithm} needs a server and at least one worker, but only 1 process was started; start 2 or "
+                "more, e.g. `unisono run -n 3 python SCRIPT`"
+            )
         backup = self._find_backup([])
         replicas: list[KerasModule] = []
 

@@ -94,20 +94,18 @@ class SharedModel:
             if stream is not None:
                 for name, value in (("y", targets), ("sample_weight", weights), ("batch_size", batch_size)):
                     if value is not None:
-                        raise UsageError(f"{name} is said by the {stream.kind} itself; leave it out")
+                        raise UsageError(f"the {stream.kind} already determines {name}; leave {name} out")
                 first, stream = first_batch(stream, class_weight)
                 source: Source = Arrays(*first)
             else:
                 if isinstance(train, Source):
-                    _refuse_options(
-                        "fit with a Source, which says it itself", y=targets, sample_weight=weights, class_weight=class_weight
-                    )
+                    _refuse_options("fit with a Source", y=targets, sample_weight=weights, class_weight=class_weight)
                 source = train if isinstance(train, Source) else Arrays(*as_batch(train, targets, weights, class_weight))
                 whole = -(-len(source) // (batch_size or DEFAULT_BATCH))
                 if steps_per_epoch not in (None, whole):
                     raise UsageError(
-                        f"steps_per_epoch {steps_per_epoch} is not the number of batches of x, {whole}, which an epoch uses; "
-                        "leave it out, or give a stream that continues from epoch to epoch"
+                        f"steps_per_epoch is {steps_per_epoch}, but an epoch uses all {whole} batches of x; leave it out, or give "
+                        "a stream that continues from epoch to epoch"
                     )
             batch = len(source) if stream is not None else batch_size or DEFAULT_BATCH
             return Fit(
@@ -213,7 +211,7 @@ class SharedModel:
 
 def _refuse_method(name: str, *_: Any, **__: Any) -> None:
     """Stands for methods that only one worker would run: refuses every call."""
-    raise UsageError(f"{name} would be one worker's alone; use fit, evaluate or predict, or a loop with strategy.reduce")
+    raise UsageError(f"{name} would run on one worker only; use fit, evaluate or predict, or a loop with strategy.reduce")
 
 
 def _evaluation_source(data: Any, steps: int | None, batch: int | None, what: str) -> Source | None:
@@ -236,7 +234,7 @@ def _split_off(x: Any, y: Any, weights: Any, validation: Any, share: float) -> t
     if validation is not None:
         raise UsageError("validation_split and validation_data are both given; leave one out")
     if is_stream(x) or isinstance(x, Source) or not 0 < share < 1:
-        raise UsageError(f"validation_split {share} must lie between 0 and 1, and x must be arrays; or give validation_data")
+        raise UsageError(f"validation_split {share} must be between 0 and 1, and x must be arrays; or give validation_data")
     whole = as_batch(x, y, weights, None)
     border = int(len(Arrays(*whole)) * (1 - share))
     train, seen = (map_tree(partial(rows, where), whole) for where in (slice(None, border), slice(border, None)))
@@ -247,7 +245,7 @@ def _refuse_options(method: str, **given: Any) -> None:
     """Refuses each of these options of `method` that is not None."""
     for name, value in given.items():
         if value is not None:
-            raise UsageError(f"{name} of {method} cannot be honoured with several workers; leave it out")
+            raise UsageError(f"{method} does not support {name} in un.keras; leave it out")
 
 
 def _like(kind: Tensor, leaf: Any) -> Tensor:

@@ -284,8 +284,8 @@ class CentralStorageStrategy:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         raise UsageError(
-            "CentralStorageStrategy keeps the weights on one CPU for several GPUs, which every step would wait for; "
-            "use un.keras.MirroredStrategy, or ParameterServerStrategy for workers that do not wait"
+            "CentralStorageStrategy is not offered: it keeps the weights on one CPU, and every step would wait for that CPU; use "
+            "un.keras.MirroredStrategy, or un.keras.ParameterServerStrategy for workers that do not wait for each other"
         )
 
 
@@ -293,4 +293,6 @@ class TPUStrategy:
     """Refused with `UsageError`: there is no engine for TPUs. Use `MultiWorkerMirroredStrategy` on CPUs or GPUs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        raise UsageError("TPUStrategy: there is no engine for TPUs; use un.keras.MultiWorkerMirroredStrategy on CPUs or GPUs")
+        raise UsageError(
+            "TPUStrategy is not offered: there is no engine for TPUs; use un.keras.MultiWorkerMirroredStrategy on CPUs or GPUs"
+        )

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from unisono.errors import UsageError
 from unisono.model.keras.pure import layers_of
 
-REMEDY = "so it would be neither saved nor the same on all workers; make it with self.add_weight(..., trainable=False)"
+REMEDY = "so it would be neither saved nor the same on all workers; create it with self.add_weight(..., trainable=False)"
 FOREIGN: Mapping[str, str] = {
-    "TorchModuleWrapper": "a torch module keeps its parameters to itself; make the whole model a torch module, or all of it Keras",
-    "TFSMLayer": "a SavedModel keeps its variables to itself; load the layers instead",
+    "TorchModuleWrapper": "a torch module hides its parameters from Keras; write the whole model in torch, or all of it in Keras",
+    "TFSMLayer": "a SavedModel hides its variables from Keras; load the layers instead",
 }
 
 
@@ -31,7 +31,7 @@ def refuse_hidden(model: Any) -> None:
             continue
         for name, value in _attributes(layer):
             if is_variable(value) and id(value) not in known:
-                raise UsageError(f"{_place_text(layer, name)} is a {type(value).__name__} that Keras does not know, {REMEDY}")
+                raise UsageError(f"{_place_text(layer, name)} is a {type(value).__name__} that Keras does not track, {REMEDY}")
 
 
 def refuse_changes(model: Any, inputs: Any) -> None:
@@ -50,7 +50,7 @@ def refuse_changes(model: Any, inputs: Any) -> None:
         for name, value in _attributes(layer):
             held = before.get((layer.name, name))
             if held is not None and not _is_same(held, _frozen(value)):
-                raise UsageError(f"{_place_text(layer, name)} changes with every batch, and Keras does not know it, {REMEDY}")
+                raise UsageError(f"{_place_text(layer, name)} changes with every batch, and Keras does not track it, {REMEDY}")
 
 
 def _place_text(layer: Any, name: str) -> str:

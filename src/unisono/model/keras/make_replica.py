@@ -29,7 +29,8 @@ def make_replica(model: Any, learns: bool = True) -> KerasModule:
     for variable in model.trainable_variables:
         if variable.overwrite_with_gradient:
             raise UsageError(
-                f"{variable.path} is replaced by its gradient (float8), which is no mean over workers; use another dtype policy"
+                f"{variable.path} is overwritten with its gradient (float8), which cannot be averaged over workers; use another "
+                "dtype policy"
             )
     if any(variable.dtype == "float64" for variable in model.trainable_variables):
         _keep_doubles()
@@ -53,9 +54,7 @@ def compile_as(module: KerasModule, loss: Any, metrics: Sequence[Any]) -> None:
     if model.compiled and model._compile_loss is not None:
         for what, given in (("loss", loss), ("metrics", metrics or None)):
             if given is not None:
-                raise UsageError(
-                    f"{what} of the task is said twice: the Keras model {name} is compiled with its own; leave one out"
-                )
+                raise UsageError(f"the task and compile() of the Keras model {name} both give {what}; leave one out")
         return
     says_it_itself = not type(model).compute_loss.__module__.startswith("keras.") or bool(model.losses)
     if loss is None and not says_it_itself:
@@ -84,7 +83,7 @@ def build_with(module: KerasModule, inputs: Any, targets: Any) -> None:
         if model._compile_metrics is not None and not model._compile_metrics.built:
             model._compile_metrics.build(targets, outputs)
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"loss or metrics of the Keras model do not fit the data: {str(error).splitlines()[0]}") from error
+        raise UsageError(f"the loss or the metrics of the Keras model do not fit the data: {str(error).splitlines()[0]}") from error
     module.pure.compute_metrics_with_batches()
     if model._compile_metrics is not None:
         _refuse_what_cannot_be_added(model._compile_metrics, targets, outputs)
@@ -106,8 +105,7 @@ def _refuse_what_cannot_be_added(metrics: Any, targets: Any, outputs: Any) -> No
         for _ in metric.variables:
             if not np.allclose(first[number] + second[number], both[number], rtol=1e-3, atol=1e-4):
                 raise UsageError(
-                    f"metric {metric.name!r} of Keras counts something that cannot be added up over workers; keep sums in its "
-                    "variables, starting with 0"
+                    f"Keras metric {metric.name!r} cannot be added up over workers; keep sums in its variables, starting with 0"
                 )
             number += 1
 
@@ -142,12 +140,13 @@ def _refuse_own_steps(model: Any) -> None:
         written = getattr(type(model), step, None)
         if written is not None and not written.__module__.startswith("keras."):
             raise UsageError(
-                f"the Keras model {name} has a {step} of its own, which would be one worker's alone; say the loss in compute_loss, "
+                f"the Keras model {name} has its own {step}, which would run on one worker only; define the loss in compute_loss, "
                 "which is used on every backend"
             )
     if keras.config.backend() == "torch" and model.compiled and model.jit_compile:
-        raise UsageError(f"jit_compile of {name} cannot be honoured on the backend torch; leave it out")
+        raise UsageError(f"jit_compile of {name} is not possible on the backend torch; leave it out")
     if model.compiled and model.steps_per_execution > 1:
         raise UsageError(
-            f"steps_per_execution {model.steps_per_execution} of {name} cannot be honoured: every step is agreed on; leave it out"
+            f"steps_per_execution {model.steps_per_execution} of {name} is not possible, as the workers synchronize after every "
+            "step; leave it out"
         )

@@ -40,7 +40,7 @@ class JaxBackend(CompiledBackend):
         value = variable.value
         if str(value.dtype) != variable.dtype:
             raise UsageError(
-                f"{variable.path} was asked for in {variable.dtype}, and JAX made it {value.dtype}; set JAX_ENABLE_X64=1 before "
+                f"{variable.path} needs dtype {variable.dtype}, but JAX created it as {value.dtype}; set JAX_ENABLE_X64=1 before "
                 "Python starts"
             )
         return self.as_tensor(value)

@@ -66,13 +66,14 @@ def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, optio
     if isinstance(spec, keras.Optimizer):
         if options:
             raise UsageError(
-                f"options of the optimizer ({', '.join(options)}) have no effect: {type(spec).__name__} is made already; put "
-                "them into it"
+                f"options of the optimizer ({', '.join(options)}) have no effect, as {type(spec).__name__} is already an instance; "
+                "set them when you create it"
             )
         made = spec
         if lr is not None and not hasattr(made._learning_rate, "assign"):
             raise UsageError(
-                f"lr {lr} of the task (--lr) has no effect: {type(spec).__name__} has a schedule of Keras; leave one out"
+                f"lr {lr} of the task (--lr) has no effect, as {type(spec).__name__} has a Keras learning-rate schedule; leave one "
+                "out"
             )
         if lr is not None:
             made.learning_rate = lr
@@ -82,12 +83,12 @@ def make_keras_optimizer(module: KerasModule, spec: Any, lr: float | None, optio
             made = spec(**given) if isinstance(spec, type) else keras.optimizers.get({"class_name": spec, "config": given})
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"optimizer {spec} of Keras cannot be made: {str(error).splitlines()[0]}; check its options"
+                f"Keras optimizer {spec} cannot be created: {str(error).splitlines()[0]}; check its options"
             ) from error
     _refuse_unsupported(made)
     if made.built and list(map(id, made._trainable_variables)) != list(map(id, module.pure.trainable)):
         raise UsageError(
-            f"optimizer {type(made).__name__} was built for other variables, or for these in another order; make a new one for "
+            f"optimizer {type(made).__name__} was built for other variables, or for these in another order; create a new one for "
             "this model"
         )
     made.build(module.pure.trainable)
@@ -101,15 +102,15 @@ def _refuse_unsupported(optimizer: Any) -> None:
     name = type(optimizer).__name__
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise UsageError(
-            f"{name} looks for a scale of the loss by trying, and a step that is not finite ends a run here; use the policy "
-            "mixed_bfloat16, which needs no scale, instead of mixed_float16"
+            f"{name} finds its loss scale by trying, but a step that is not finite ends a run here; use the policy mixed_bfloat16, "
+            "which needs no loss scale, instead of mixed_float16"
         )
     if optimizer.loss_scale_factor is not None:
         raise UsageError(f"loss_scale_factor of {name} has no effect; leave it out")
     if optimizer.use_ema:
         raise UsageError(
-            f"use_ema of {name}: the average takes the place of the weights at the end of fit only, which has no meaning for "
-            "workers that go on from a checkpoint; leave it out"
+            f"use_ema of {name} is not possible: the average replaces the weights only at the end of fit, so a run cannot resume "
+            "from a checkpoint; leave it out"
         )
 
 

@@ -80,8 +80,8 @@ class Pure:
         for metric in held:
             if not isinstance(metric, (Mean, Sum)):
                 raise UsageError(
-                    f"metric {metric.name!r} that a layer of the Keras model holds may count what cannot be added up over workers; "
-                    "hold a keras.metrics.Mean or Sum, or give the metric to compile"
+                    f"metric {metric.name!r} of a layer of the Keras model may not add up over workers; use keras.metrics.Mean or "
+                    "Sum in the layer, or give the metric to compile"
                 )
         reported = {"loss", *(name for name, _ in self.metrics)}
         self.num_compiled = len(self.metrics)
@@ -129,8 +129,8 @@ class Pure:
             for variable, value in zip(self.trainable, given, strict=True):
                 if scope.get_current_value(variable) is not value:
                     raise UsageError(
-                        f"a layer assigns {variable.path} itself while it learns (as SpectralNormalization does), which the update "
-                        "of all workers would overwrite; use another layer"
+                        f"a layer changes {variable.path} during training (as SpectralNormalization does), and the update of all "
+                        "workers would overwrite that; use another layer"
                     )
         kept_after = [
             scope.get_current_value(one) for one, is_frozen in zip(self.non_trainable, self.is_frozen, strict=True) if not is_frozen
@@ -167,8 +167,8 @@ class Pure:
         masks = [mask for one in judged if (mask := getattr(one, "_keras_mask", None)) is not None]
         if any(getattr(loss, "ignore_class", None) is not None for loss in losses):
             raise UsageError(
-                "ignore_class of a loss leaves out samples in a way that is not seen from outside; give these samples a weight "
-                "of 0, and the loss reduction='mean_with_sample_weight'"
+                "ignore_class of a loss is not possible, as the number of samples left out is not known; give these samples "
+                "weight 0, and the loss reduction='mean_with_sample_weight'"
             )
         reductions = {one.reduction for one in losses}
         if not reductions <= {*MEAN, WEIGHTED_MEAN}:
@@ -179,8 +179,8 @@ class Pure:
         by_weights = WEIGHTED_MEAN in reductions and weights is not None
         if len(losses) > 1 and (masks or by_weights):
             raise UsageError(
-                "several losses of which one leaves samples out (a mask, or reduction='mean_with_sample_weight') divide by "
-                "different numbers, which cannot be one mean over all workers; use one loss, or the default reduction without masks"
+                "several losses of which one leaves samples out (a mask, or reduction='mean_with_sample_weight') have no common "
+                "mean over all workers, as they divide by different numbers; use one loss, or the default reduction without masks"
             )
         if masks and by_weights:
             return ops.sum(ops.cast(masks[0], dtype) * ops.cast(tree.flatten(weights)[0], dtype))

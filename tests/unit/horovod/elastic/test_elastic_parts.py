@@ -254,7 +254,7 @@ def test_a_loss_that_still_hangs_on_its_graph_may_be_committed() -> None:
 
 
 def test_what_cannot_be_copied_is_named() -> None:
-    with pytest.raises(UsageError, match=r"state.it \(generator\) cannot be copied, .*; keep it outside of the state"):
+    with pytest.raises(UsageError, match=r"state.it \(generator\) cannot be copied, .*; keep it outside the state"):
         objects(epoch=0, it=(number for number in range(3)))
 
 
@@ -452,7 +452,7 @@ def test_what_a_script_prints() -> None:
     assert hosts_in("a:2\n\nb\n c:1 \nd:0\na:1\n", 4) == {"a": 3, "b": 4, "c": 1}
     assert hosts_in("b\n", None) == {"b": 1}
     for wrong in ("a:x", "a b:1", ":3", "a:1,b:1", "a=1", "-oProxyCommand", "-a:1", "fe80::1", "::1"):
-        with pytest.raises(UsageError, match="neither host nor host:slots"):
+        with pytest.raises(UsageError, match="must be host or host:slots"):
             hosts_in(wrong, None)
 
 
@@ -511,10 +511,10 @@ def test_a_script_that_cannot_be_started_is_reported_at_once(tmp_path: Path) -> 
     plain.write_text("")
     assert script_arguments(f"{sys.executable} 'a b'", {}) == [sys.executable, "a b"]
     for script, message in (
-        ("./no-such-script", "./no-such-script is not there; check the path"),
+        ("./no-such-script", "./no-such-script was not found; check the path"),
         ("'./half", "cannot be split into words: No closing quotation; check its quotes"),
         (" ", "is empty"),
-        (f"'{plain}'", f"plain file is no program that may be executed; chmod [+]x '{plain}'"),
+        (f"'{plain}'", f"plain file is not executable; chmod [+]x '{plain}'"),
     ):
         with pytest.raises(UsageError, match=message):
             script_arguments(script, {})
@@ -574,7 +574,7 @@ def test_an_unknown_message_of_the_driver_ends_the_worker(
         theirs.send(b"!")
         connection_module.DriverConnection()._listen_to_driver(channel)
     assert done == [signal.SIGTERM, connection_module.END_S, 1]
-    assert "the driver said what is unknown" in capsys.readouterr().err
+    assert "unknown message from the driver" in capsys.readouterr().err
 
 
 def test_which_names_mean_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -676,7 +676,7 @@ def test_the_environment_of_a_worker_names_its_driver() -> None:
     assert address_of({}) is None
     with pytest.raises(UsageError, match="half set"):
         address_of({name: value for name, value in env.items() if name != "UNISONO_ELASTIC_SECRET"})
-    with pytest.raises(UsageError, match="there is no driver"):
+    with pytest.raises(UsageError, match="this worker has no driver"):
         address_of({"HOROVOD_ELASTIC": "1"})
 
 

@@ -92,7 +92,7 @@ def test_data_that_is_gone_is_an_error_and_never_zeros() -> None:
     with single_process_communicator() as comm:
         carrier = Carrier(comm, [0])
         for kind in (ALLREDUCE, ALLGATHER, REDUCESCATTER, BROADCAST):
-            with pytest.raises(HorovodInternalError, match=r"allreduce\.x .* not in flight"):
+            with pytest.raises(HorovodInternalError, match=r"allreduce\.x, .* no longer in flight"):
                 carrier.carry([Agreement((request._replace(kind=kind),))], {})
         carrier.carry([Agreement((request,), joined=[0])], {})  # who has joined adds zeros
 
@@ -163,7 +163,7 @@ def test_names_of_parameters() -> None:
     groups = [{"params": [a, b]}, {"params": [c]}]
     assert list(parameter_names(groups, None).values()) == ["noname.0.0", "noname.0.1", "noname.1.0"]
     assert parameter_names(groups, [("c", c), ("b", b), ("a", a)]) == {a: "a", b: "b", c: "c"}
-    with pytest.raises(ValueError, match="twice: a"):
+    with pytest.raises(ValueError, match="duplicate names: a"):
         parameter_names(groups, [("a", a), ("a", b), ("c", c)])
     with pytest.raises(ValueError, match="lacks 1 of the 3"):
         parameter_names(groups, [("a", a), ("b", b)])

@@ -117,7 +117,7 @@ def test_flags_become_variables(words: str, expected: dict[str, str]) -> None:
         ("--cycle-time-ms nan", "--cycle-time-ms must be a number"),
         ("--autotune-warmup-samples some", "--autotune-warmup-samples must be a whole number, 0 or more; received 'some'"),
         ("--log-level loud", "--log-level must be one of TRACE"),
-        ("--blacklist-cooldown-range 9 3", "must be the least and the most seconds"),
+        ("--blacklist-cooldown-range 9 3", "the smaller first; received 9 3"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(words: str, message: str) -> None:
@@ -148,7 +148,7 @@ def test_every_flag_without_effect_says_why_when_used_and_only_then() -> None:
 )
 def test_a_flag_without_the_one_that_it_needs_says_so(words: str, needed: str) -> None:
     flag = words.split()[0]
-    assert idle_of(values(*words.split()), {}) == [f"{flag} changes nothing here: it is read only with {needed}"]
+    assert idle_of(values(*words.split()), {}) == [f"{flag} has no effect without {needed}"]
 
 
 def test_a_flag_that_has_what_it_needs_says_nothing() -> None:
@@ -217,10 +217,8 @@ def test_the_file_of_settings() -> None:
         "HOROVOD_LOG_HIDE_TIME": "1",
     }
     first, second = remarks_of(values(settings=FILE))
-    assert first.startswith("--hierarchical-allreduce changes nothing here: ")
-    assert second.startswith(
-        "--autotune, --autotune-log-file, --autotune-steps-per-sample change nothing here: nothing is searched"
-    )
+    assert first.startswith("--hierarchical-allreduce has no effect: ")
+    assert second.startswith("--autotune, --autotune-log-file, --autotune-steps-per-sample have no effect: there is no autotuning")
 
 
 def test_quotes_in_the_file_of_settings() -> None:
@@ -251,7 +249,7 @@ def test_the_command_line_outweighs_the_file() -> None:
     found = variables(*words, settings=FILE)
     assert found["HOROVOD_CYCLE_TIME"] == "7"
     (remark,) = remarks_of(values(*words, settings=FILE))
-    assert remark.startswith("--autotune-log-file, --autotune-steps-per-sample change")
+    assert remark.startswith("--autotune-log-file, --autotune-steps-per-sample have no effect: ")
     assert found["HOROVOD_STALL_CHECK_DISABLE"] == "0"
 
 
@@ -260,9 +258,9 @@ def test_the_command_line_outweighs_the_file() -> None:
     [
         (
             "params:\n  cycle_time: 3",
-            "file, line 2 sets params.cycle_time, which horovodrun does not know (--config-file); params knows",
+            "file, line 2 sets params.cycle_time, which horovodrun does not know (--config-file); the keys of params are",
         ),
-        ("parameters:\n  x: 3", "file, line 2 sets parameters.x, which horovodrun does not know (--config-file); sections are"),
+        ("parameters:\n  x: 3", "file, line 2 sets parameters.x, which horovodrun does not know (--config-file); the sections are"),
         ("params:\n  - 3", "file, line 2 is not understood (--config-file): lines `key: value` were expected"),
         (
             "params:\n  cache_capacity: [1, 2]",
@@ -364,7 +362,7 @@ def test_mpirun_gets_hosts_variables_and_options() -> None:
     ],
 )
 def test_what_only_open_mpi_understands_is_refused_for_another(wishes: MpiLaunchOptions, flag: str) -> None:
-    with pytest.raises(UsageError, match=f"{flag} is passed on to Open MPI only, and /opt/mpirun is another MPI"):
+    with pytest.raises(UsageError, match=f"{flag} works with Open MPI only, and /opt/mpirun is another MPI"):
         by_mpirun("/opt/mpirun", False, LaunchRequest(2, None, ("p",)), wishes, [])
 
 
@@ -515,12 +513,12 @@ def test_variables_without_effect_are_named_with_the_reason() -> None:
         {"HOROVOD_TORUS_ALLREDUCE": "1", "HOROVOD_NEW": "1", "HOROVOD_RANK": "0", "HOROVOD_EMPTY": "", "PATH": "x"}
     )
     assert told == (
-        "set, but without effect here: HOROVOD_NEW (unknown), HOROVOD_TORUS_ALLREDUCE "
-        "(the all-reduce is chosen by message and nodes (UNISONO_ALLREDUCE))"
+        "these variables have no effect here: HOROVOD_NEW (unknown), HOROVOD_TORUS_ALLREDUCE "
+        "(the all-reduce is chosen by message size and number of nodes (UNISONO_ALLREDUCE))"
     )
     assert without_effect({"HOROVOD_FUSION_THRESHOLD": "1"}) == ""
     told = without_effect({"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": "x"})
-    assert told.startswith("set, but without effect here: HOROVOD_AUTOTUNE, HOROVOD_AUTOTUNE_LOG (nothing is searched for")
+    assert told.startswith("these variables have no effect here: HOROVOD_AUTOTUNE, HOROVOD_AUTOTUNE_LOG (there is no autotuning;")
 
 
 # ---- what is refused, and what is handed on --------------------------------------------------------------------------
@@ -535,15 +533,15 @@ def order(*words: str, env: dict[str, str] | None = None) -> ProgramLaunch:
     [
         ("", "the number of processes is missing; give -np N"),
         ("-np 0", "-np must be at least 1"),
-        ("-np 3 -H localhost:2", "3 processes were asked for (-np), but the hosts have 2 slots (localhost:2)"),
+        ("-np 3 -H localhost:2", "-np 3 needs 3 slots, but the hosts have 2 (localhost:2)"),
         ("-np 2 --jsrun", "--jsrun is not offered; let jsrun start the processes"),
-        ("-np 2 --mpi-args=-v", "--mpi-args is read only with --mpi"),
-        ("-np 2 --tcp", "--tcp is read only with --mpi"),
+        ("-np 2 --mpi-args=-v", "--mpi-args has no effect without --mpi"),
+        ("-np 2 --tcp", "--tcp has no effect without --mpi"),
         ("-np 2 --mpi --gloo", "--gloo and --mpi were both given"),
         ("-np 2 -H a:1 --hostfile b", "more than one of -H, --hostfile and --host-discovery-script"),
         ("--min-np 2 --mpi --mpi-args=-v", "mpirun cannot start an elastic job"),
         ("-np 2 --mpi --output-filename x", "--output-filename is not passed on to mpirun"),
-        ("-np 2 --mpi -prefix-timestamp", "--prefix-output-with-timestamp works where Unisono passes the lines on"),
+        ("-np 2 --mpi -prefix-timestamp", "--prefix-output-with-timestamp is not possible here, because mpirun prints"),
     ],
 )
 def test_what_cannot_be_done_is_refused(words: str, message: str) -> None:
@@ -632,7 +630,7 @@ def test_an_elastic_job_needs_few_flags(plans: list[Plan]) -> None:
     assert order("--min-np", "1", env={"HOROVOD_START_TIMEOUT": "9", "HOROVOD_ELASTIC_TIMEOUT": "8"}).start() == 3
     assert (plans[-1].start_timeout_s, plans[-1].elastic_timeout_s) == (9.0, 8.0)
     for wrong in ("--min-np 3 --max-np 2", "--min-np 3 -np 2", "--min-np 0"):
-        with pytest.raises(UsageError, match="must be 1 or more and grow in this order"):
+        with pytest.raises(UsageError, match="must be 1 or more, and none smaller"):
             order(*wrong.split()).start()
 
 
@@ -646,21 +644,21 @@ def test_an_elastic_job_in_an_allocation_of_several_nodes_uses_them_all(plans: l
 
 def test_options_of_ssh_without_ssh_say_so(plans: list[Plan], capsys: pytest.CaptureFixture[str]) -> None:
     elastic(plans, "--min-np 2 -p 22")
-    assert "--ssh-port changes nothing here: all processes run on this machine, without ssh" in capsys.readouterr().out
+    assert "--ssh-port has no effect here: all processes run on this machine, without ssh" in capsys.readouterr().out
     elastic(plans, "--min-np 2 -p 22 -H 192.0.2.1:2")
-    assert "changes nothing" not in capsys.readouterr().out
+    assert "no effect" not in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_made_here_is_reported_with_its_flag(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"cannot be made \(--output-filename\): Not a directory; choose another"):
+    with pytest.raises(UsageError, match=r"cannot be created \(--output-filename\): Not a directory; choose another"):
         order("-np", "2", "--output-filename", str(tmp_path / "file" / "logs")).start()
 
 
 def test_a_folder_that_cannot_be_made_under_slurm_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURMD_NODENAME": "n1", "SLURM_NTASKS": "3"}
-    with pytest.raises(UsageError, match=r"cannot be made \(--output-filename\): Not a directory; choose another"):
+    with pytest.raises(UsageError, match=r"cannot be created \(--output-filename\): Not a directory; choose another"):
         order("-np", "2", "--output-filename", str(tmp_path / "file" / "logs"), env=env).start()
 
 
@@ -720,7 +718,7 @@ def test_a_horovod_in_the_current_folder_is_refused_where_it_would_be_found_firs
     program = words.format(python=sys.executable, there=tmp_path / "there").split()
     if is_refused:
         with pytest.raises(
-            UsageError, match=r"horovod/__init__.py is called horovod too, .* rename or move it, start from another"
+            UsageError, match=r"horovod/__init__.py is also called horovod, .* rename or move it, start from another"
         ):
             rank_start.horovod_start(program)
     else:

@@ -88,10 +88,10 @@ def test_a_function_that_ends_its_process_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("rank_1_of_2")
 def test_a_rank_that_left_nothing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="every rank ended well but left no result"):
+    with pytest.raises(RuntimeError, match="every rank ended without an error but left no result"):
         function._results(tmp_path, 0, [])
     assert call(lambda: 5, tmp_path) is None
-    with pytest.raises(RuntimeError, match="rank 0 of 2 ended well but left no result"):
+    with pytest.raises(RuntimeError, match="rank 0 of 2 ended without an error but left no result"):
         function._results(tmp_path, 0, [])
     os.environ["HOROVOD_RANK"] = "0"
     assert call(lambda: 4, tmp_path) is None

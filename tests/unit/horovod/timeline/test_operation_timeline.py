@@ -203,7 +203,7 @@ def test_a_full_disk_ends_the_file_with_one_warning(tmp_path: Path, capfd: pytes
     warning = capfd.readouterr().err
     assert warning.count("the timeline ends here") == 1
     assert str(path) in warning
-    assert "the training goes on" in warning
+    assert "the training continues" in warning
 
 
 def test_the_file_is_whole_while_it_is_written(tmp_path: Path) -> None:

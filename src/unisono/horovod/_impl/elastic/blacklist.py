@@ -14,6 +14,7 @@ REST_AFTER_KILLS_S = (1.0, 30.0)
 """Seconds for which a host rests after kills. Only failures of the program itself exclude a host for good."""
 
 MOST_DOUBLINGS = 64
+MANY_FAILED = "too many workers failed there without a commit in between"
 
 
 @dataclass
@@ -43,10 +44,10 @@ class Blacklist:
         record.last_worker = max(record.last_worker, worker)
         if self.cooldown_range is None and record.num_faults >= TOO_MANY:
             was_reported, record.rests_until = record.rests_until == math.inf, math.inf
-            return None if was_reported else f"host {host} gets no more workers: too many failed there without a commit in between"
+            return None if was_reported else f"host {host} gets no more workers: {MANY_FAILED}"
         if record.num_faults + record.num_kills / KILLS_FOR_ONE < TOO_MANY or record.rests_until > now:
             return None
-        return f"{self.suspend(host, now)}: too many failed there without a commit in between"
+        return f"{self.suspend(host, now)}: {MANY_FAILED}"
 
     def suspend(self, host: str, now: float) -> str:
         """Gives a host no new workers for a while, as workers cannot be started there; returns the message on it."""

@@ -83,7 +83,7 @@ class DriverConnection:
         """Raises `GenerationCancelled` if our generation was cancelled. Local."""
         assignment = self._assignment
         if assignment is not None and self._void >= assignment.generation:
-            raise GenerationCancelled(f"generation {assignment.generation} was called off by the driver")
+            raise GenerationCancelled(f"the driver cancelled generation {assignment.generation}")
 
     def report_joined(self) -> None:
         """Reports that the communicators of our generation are connected. Local, not blocking."""
@@ -150,7 +150,7 @@ class DriverConnection:
         except OSError as error:
             reason = f"is gone ({error})"
         except Exception as error:  # noqa: BLE001 - the main thread may wait for a message that this thread would never pass on
-            reason = f"cannot be understood ({type(error).__name__}: {error})"
+            reason = f"sent a message that cannot be read ({type(error).__name__}: {error})"
         if self._dismissed is None:
             print(f"unisono: the driver of this elastic job {reason}, so this worker ends too", file=sys.stderr, flush=True)
             # The main thread may be anywhere, also in a call that no exception reaches.
@@ -173,7 +173,9 @@ class DriverConnection:
                 case ("leave", str(reason)):
                     self._dismissed = reason
                 case _:
-                    raise CommError("the driver said what is unknown; do it and the workers run the same version of unisono?")
+                    raise CommError(
+                        "unknown message from the driver; check that the driver and the workers run the same version of unisono"
+                    )
             self._changed.notify_all()
 
 
@@ -191,7 +193,7 @@ def _connect(driver: DriverAddress) -> Channel:
             sock.close()
             raise
     except (OSError, EOFError, HandshakeFailed) as error:
-        raise UsageError(f"{where} cannot be reached: {error}; start with unisono horovodrun, and see what it says") from error
+        raise UsageError(f"{where} cannot be reached: {error}; check that unisono horovodrun still runs there") from error
     if answer != ("welcome",):
         raise UsageError(f"{where} does not know worker {driver.worker}; start workers with unisono horovodrun only")
     return channel

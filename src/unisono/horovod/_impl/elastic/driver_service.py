@@ -69,7 +69,7 @@ class Service:
         """Registers an authenticated connection as that of a worker. Raises `HandshakeFailed` if the worker is connected already:
         another program has its variables. Local."""
         if worker in self._workers:
-            raise HandshakeFailed(f"worker {worker} is here already")
+            raise HandshakeFailed(f"worker {worker} is already connected")
         self._unauthenticated.remove(connection)
         self._workers[worker] = connection
         connection.send(encode(("welcome",)))
@@ -145,7 +145,7 @@ class _WorkerConnection:
                     self.worker = worker
                     self._channel.limit_bytes = AUTHENTICATED_LIMIT_BYTES
                 case _:
-                    raise HandshakeFailed("its greeting is none")
+                    raise HandshakeFailed("the greeting names no worker")
 
 
 def _listener(everywhere: bool) -> socket.socket:

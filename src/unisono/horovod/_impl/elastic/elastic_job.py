@@ -94,15 +94,15 @@ class ElasticJob(World):
         if change.hosts is None:
             if not self._was_told_hosts:
                 raise UsageError(
-                    f"the first call of the host discovery script gave no answer (--host-discovery-script): {change.problem}; run "
-                    "it by hand and mend it"
+                    f"the first call of the host discovery script failed (--host-discovery-script): {change.problem}; run the "
+                    "script by hand and correct it"
                 )
             self._is_blind = True
-            self._console.say(f"the host discovery script gave no answer: {change.problem}; the hosts stay as they were")
+            self._console.say(f"the host discovery script failed: {change.problem}; the hosts stay as they were")
             return
         if self._is_blind:
             self._is_blind = False
-            self._console.say("the host discovery script answers again")
+            self._console.say("the host discovery script works again")
         before, self._available = self._available, dict(change.hosts)
         is_first, self._was_told_hosts = not self._was_told_hosts, True
         if not is_first and (words := difference(before, self._available)):
@@ -192,16 +192,16 @@ class ElasticJob(World):
             self._now.lost = self._now.lost or worker
             self._cancel_generation()
         if worker.leaving:
-            self._console.say(f"{worker}, whose host goes, {worker.exit_text}")
+            self._console.say(f"{worker}, whose slot was removed, {worker.exit_text}")
             return
         self._limits.on_worker_lost(worker.generation >= 0, in_vain, monotonic())
         if self._finishing:
             if was_member or not self._num_generations:
                 self._code = self._code or rank.code
-            self._console.say(f"{worker} {worker.exit_text} while others had come to the end")
+            self._console.say(f"{worker} {worker.exit_text} after other workers had finished")
             return
         if rank.code == MISTAKE and not self._state_exists:
-            self._end_job(f"{worker} {worker.exit_text}, which says that it was started wrongly, so another would too", MISTAKE)
+            self._end_job(f"{worker} {worker.exit_text}, which means a usage error, so a new worker would fail too", MISTAKE)
             return
         # Shells, ssh and srun tell of a signal by a code.
         killed = rank.code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
@@ -292,19 +292,20 @@ class ElasticJob(World):
         if self._state_exists and not any(worker.has_state for worker in ready):
             return
         if self._plan.reset_limit is not None and self._num_generations > self._plan.reset_limit:
-            self._end_job(f"the workers have begun again {self._plan.reset_limit} times, which is the limit (--reset-limit)")
+            self._end_job(f"the job was reset {self._plan.reset_limit} times, the limit set by --reset-limit")
             return
         if self._now.is_whole and self._now.why and not self._now.committed:
             self._num_futile += 1
             if self._num_futile >= MOST_FUTILE:
                 self._end_job(
-                    f"{MOST_FUTILE} generations failed without a commit although nobody died, so another would too: {self._now.why}"
+                    f"{MOST_FUTILE} generations failed without a commit although no worker died, so another would fail too: "
+                    f"{self._now.why}"
                 )
                 return
         if not self._now.is_whole and self._now.lost is None:
             self._num_false_starts += 1
             if self._num_false_starts >= MOST_FALSE_STARTS:
-                self._end_job(f"the workers could not meet {MOST_FALSE_STARTS} times in a row: {self._now.why}")
+                self._end_job(f"the workers could not connect to each other {MOST_FALSE_STARTS} times in a row: {self._now.why}")
                 return
             if self._num_false_starts >= MOST_WITH_STRANGERS:
                 ready = self._without_strangers(ready, least)
@@ -338,8 +339,8 @@ class ElasticJob(World):
         for worker in ready if enough else ():
             if not worker.has_joined:
                 worker.dismissed = True
-                self._service.send(worker.number, "leave", "the others cannot meet it")
-                self._console.say(f"{worker} could not meet the others, which go on without it: {self._now.why}")
+                self._service.send(worker.number, "leave", "the other workers cannot connect to it")
+                self._console.say(f"{worker} could not connect to the other workers, which continue without it: {self._now.why}")
                 verdict = self._blacklist.on_failure(worker.host, self._num_started - 1, False, monotonic())
                 if verdict is not None:
                     self._console.say(verdict)
@@ -385,7 +386,7 @@ class ElasticJob(World):
             self._console.say(f"generation {number}: {worker_count(len(ready))} on {hosts} host{'' if hosts == 1 else 's'}{came}")
         if previous.why and previous.lost is None and number and previous.why != self._last_reason:
             self._last_reason = previous.why
-            self._console.say(f"generation {previous.number} ended as: {previous.why}")
+            self._console.say(f"generation {previous.number} ended: {previous.why}")
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
@@ -396,14 +397,14 @@ class ElasticJob(World):
         # A member that is still at work may have the state, with its report on the way.
         asked = all(worker.ready for worker in self._workers.members_of(self._now))
         if self._state_exists and asked and not self._workers.state_holders():
-            self._end_job("no worker is left that holds the state of the job, so the job cannot continue; start it again")
+            self._end_job("no worker that holds the state of the job is left; start the job again")
             return
         usable = [host for host in self._available if self._blacklist.allows(host, monotonic())]
         fixed = self._plan.discovery_script is None
         if len(self._workers) < self._plan.min_num_proc and not usable and fixed and self._blacklist.is_hopeless(self._available):
             self._end_job(
-                f"{worker_count(len(self._workers))} left, fewer than --min-np {self._plan.min_num_proc}, and no host gets new "
-                "ones; see what the workers said"
+                f"{worker_count(len(self._workers))} left, fewer than --min-np {self._plan.min_num_proc}, and no host may get new "
+                "ones; see the output of the workers"
             )
             return
         why = self._limits.why_end(len(self._workers.present(self._now)), monotonic())
@@ -413,7 +414,7 @@ class ElasticJob(World):
     def _end_job(self, why: str, code: int = 1) -> None:
         self._over = True
         self._code = self._code or code
-        self._console.say(f"{why}; the job ends")
+        self._console.say(f"the job ends: {why}")
         self._terminate()
 
     # ---- small parts -------------------------------------------------------------------------------------------------

@@ -68,13 +68,13 @@ class ElasticPlan:
             slots = sum(number for _, number in self.hosts)
             if slots < self.min_num_proc:
                 raise UsageError(
-                    f"the hosts have {slots} slots (-H), fewer than --min-np {self.min_num_proc}, and no script could find more; "
-                    "give more slots, or --host-discovery-script"
+                    f"the hosts have {slots} slots (-H), fewer than --min-np {self.min_num_proc}; give the hosts more slots, or "
+                    "give --host-discovery-script"
                 )
             if slots < self.num_proc:
                 raise UsageError(
-                    f"{self.num_proc} processes were asked for (-np), but the hosts have {slots} slots (-H), and no script could "
-                    "find more; ask for fewer, or give the hosts more slots"
+                    f"-np {self.num_proc} needs {self.num_proc} slots, but the hosts have {slots} (-H); use -np {slots}, or give "
+                    "the hosts more slots"
                 )
 
     @property

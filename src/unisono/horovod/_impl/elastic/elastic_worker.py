@@ -122,8 +122,8 @@ class WorkerTable(dict[int, Worker]):
             return f"{worker_count(len(self))} left"
         state_holders = len(self.state_holders())
         if state_holders >= least:
-            since = "from the last commit" if has_committed else "without any commit"
-            return f"{_continuing_text(len(self.members_of(generation)))} on {since}"
+            since = "from the last commit" if has_committed else "without a commit"
+            return f"{_continuing_text(len(self.members_of(generation)))} {since}"
         return f"{worker_count(state_holders)} left with the state of the job, fewer than --min-np {least}"
 
     def hosts_with_room(self, available: Mapping[str, int]) -> list[str]:
@@ -142,5 +142,5 @@ def worker_count(number: int) -> str:
 
 
 def _continuing_text(number: int) -> str:
-    """Returns "1 worker goes" or "3 workers go". Pure."""
-    return f"{worker_count(number)} {'goes' if number == 1 else 'go'}"
+    """Returns "1 worker continues" or "3 workers continue". Pure."""
+    return f"{worker_count(number)} {'continues' if number == 1 else 'continue'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unisono.horovod._impl.elastic.elastic_worker import TOGETHER_S, Worker, worker_count
+from unisono.horovod._impl.elastic.elastic_worker import TOGETHER_S, Worker
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,5 @@ class FirstStart:
         if len(self.ready) >= self.num_wanted:
             return ""
         late = ", ".join(map(str, self.starting))
-        why = f"not at hvd.init() yet: {late}" if late else "there are no slots for more"
-        return f"begins with {worker_count(len(self.ready))} of {self.num_wanted} (-np); {why}"
+        why = f"these have not called hvd.init() yet: {late}" if late else "there are no slots for more"
+        return f"the job starts with {len(self.ready)} of {self.num_wanted} workers (-np); {why}"

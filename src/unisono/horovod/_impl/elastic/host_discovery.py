@@ -41,7 +41,7 @@ def hosts_in(text: str, slots_per_host: int | None) -> dict[str, int]:
             continue
         host = host_of(line)
         if host is None:
-            raise UsageError(f"it printed {line!r}, which is neither host nor host:slots (one in a line)")
+            raise UsageError(f"it printed {line!r}, but each line must be host or host:slots")
         name, slots = host
         found[name] = found.get(name, 0) + ((slots_per_host or 1) if slots is None else slots)
     return {host: slots for host, slots in found.items() if slots}
@@ -64,10 +64,10 @@ def script_arguments(script: str, env: Mapping[str, str]) -> list[str]:
         raise UsageError("--host-discovery-script is empty; give the path of a program that prints host:slots lines")
     if shutil.which(words[0], path=env.get("PATH")) is None:
         exists = Path(words[0]).exists()
-        remedy = f"chmod +x {shlex.quote(words[0])}" if exists else "check the path, which begins with ./ in this folder"
-        raise UsageError(
-            f"--host-discovery-script {words[0]} is {'no program that may be executed' if exists else 'not there'}; {remedy}"
+        remedy = (
+            f"chmod +x {shlex.quote(words[0])}" if exists else "check the path; a script in the current folder needs ./ in front"
         )
+        raise UsageError(f"--host-discovery-script {words[0]} {'is not executable' if exists else 'was not found'}; {remedy}")
     return words
 
 

@@ -30,5 +30,5 @@ def stuck_members(members: Sequence[Worker], limit_s: float, now: float) -> list
 
 def stuck_message(worker: Worker, limit_s: float, stalled: bool) -> str:
     """Returns the message that a member is stuck and is killed. Pure."""
-    since = "the stall check ended the communication" if stalled else "others left this generation (--elastic-timeout)"
-    return f"{worker} is stuck: it lives, but has not come back for {limit_s:g} s since {since}; it is killed"
+    since = "the stall check ended the communication" if stalled else "the other workers left this generation (--elastic-timeout)"
+    return f"{worker} is stuck and is killed: it did not come back within {limit_s:g} s after {since}"

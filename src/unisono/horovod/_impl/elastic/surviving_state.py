@@ -63,15 +63,15 @@ class State:
 
     def save(self) -> None:
         """Copies everything; `restore` returns to this copy. Local."""
-        raise NotImplementedError(f"{type(self).__name__} must say how it is saved; define save()")
+        raise NotImplementedError(f"{type(self).__name__} must define save(), which keeps a copy of its values")
 
     def restore(self) -> None:
         """Returns to the last `save`. Local."""
-        raise NotImplementedError(f"{type(self).__name__} must say how it is restored; define restore()")
+        raise NotImplementedError(f"{type(self).__name__} must define restore(), which returns to the saved values")
 
     def sync(self) -> None:
         """Gives all ranks the present values of rank 0. Collective, blocking."""
-        raise NotImplementedError(f"{type(self).__name__} must say how rank 0's values reach the others; define sync()")
+        raise NotImplementedError(f"{type(self).__name__} must define sync(), which gives all ranks the values of rank 0")
 
     def reset(self) -> None:
         """Does what else is needed after the workers have changed, before `sync`. Local."""
@@ -136,6 +136,6 @@ def copy_attribute(name: str, value: Any) -> Any:
             return pickle.loads(pickle.dumps(value))
         except Exception:  # noqa: BLE001 - as is pickling
             raise UsageError(
-                f"state.{name} ({type(value).__name__}) cannot be copied, so it could neither be restored nor sent to others: "
-                f"{error}; keep it outside of the state, or put plain values into it"
+                f"state.{name} ({type(value).__name__}) cannot be copied, so it can be neither restored nor sent to other workers: "
+                f"{error}; keep it outside the state, or store plain values"
             ) from error

@@ -89,8 +89,8 @@ class WaitingLimits:
         started."""
         if self._num_in_vain >= MOST_IN_VAIN and self._in_vain_s >= self.limit_s:
             return (
-                f"{self._num_in_vain} generations in {self._in_vain_s:.0f} s lost a worker before they came to a commit; have they "
-                "enough memory? If it was bad luck, commit more often"
+                f"{self._num_in_vain} generations in {self._in_vain_s:.0f} s lost a worker before their first commit; check the "
+                "memory of the hosts, or commit more often"
             )
         if num_present < self.least:
             if self._short_since is None:
@@ -109,5 +109,8 @@ class WaitingLimits:
             return None
         if self._num_stillborn:
             dead = worker_count(self._num_stillborn)
-            return f"{dead} died before hvd.init(), and no generation began for {self.start_s:g} s; see what they said"
-        return "the workers live but have not all called hvd.init() for too long; see what they do"
+            return f"{dead} died before hvd.init(), and no generation began for {self.start_s:g} s; see the output of the workers"
+        return (
+            f"not all workers have called hvd.init() within {self.start_s:g} s; see their output, or give them more time "
+            "(--start-timeout)"
+        )

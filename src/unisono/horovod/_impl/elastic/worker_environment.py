@@ -70,7 +70,7 @@ def address_of(env: Mapping[str, str]) -> DriverAddress | None:
     if not env.get(DRIVER):
         if env.get("HOROVOD_ELASTIC") == "1":
             raise UsageError(
-                f"HOROVOD_ELASTIC is 1 but {DRIVER} is not set (environment), so there is no driver to ask for a place; start with "
+                f"HOROVOD_ELASTIC is 1, but {DRIVER} is not set (environment), so this worker has no driver; start it with "
                 "`unisono horovodrun --min-np ... -np ...`, or unset HOROVOD_ELASTIC"
             )
         return None

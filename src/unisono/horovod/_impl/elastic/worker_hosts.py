@@ -82,8 +82,8 @@ class RealHosts:
             if len(script) > PIPE_BYTES:
                 longest = max((name for name in env if CARRIED.fullmatch(name)), key=lambda name: len(env[name]))
                 raise UsageError(
-                    f"worker {number} cannot be started on {host}:{slot}: the variables that go along to it take {len(script)} "
-                    f"bytes, more than {PIPE_BYTES}; shorten or unset some, e.g. {longest}"
+                    f"worker {number} cannot be started on {host}:{slot}: its environment variables take {len(script)} bytes, more "
+                    f"than {PIPE_BYTES}; shorten or unset some, e.g. {longest}"
                 )
         log = None if self.logs is None else _open_log(self.logs / f"rank-{number}.log")
         try:

@@ -65,6 +65,6 @@ def reason_against_joined(request: Request, joined: str) -> str | None:
         return None
     what = request.kind if request.kind != ALLREDUCE else f"allreduce with {ReduceOp(request.op).name.lower()}"
     return (
-        f"{request.name}: {what} needs the data of every rank, but {joined} called join() and has none; "
-        "do it before anybody joins, or use an allreduce with sum or average, to which joined ranks add zeros"
+        f"{request.name}: {what} is not possible after {joined} called join(), as it needs data from every rank; call it before "
+        "any rank joins, or use an allreduce with sum or average, to which joined ranks add zeros"
     )

@@ -75,7 +75,7 @@ class Carrier:
         results of all others, so lost data is an error."""
         entry = entries.get(agreement.name)
         if entry is None and self._comm.rank not in agreement.joined:
-            raise HorovodInternalError(f"{agreement.name} was agreed on, but is not in flight on this rank any more")
+            raise HorovodInternalError(f"all ranks agreed on {agreement.name}, but it is no longer in flight on this rank")
         return entry
 
     def _own_entry(self, agreement: Agreement, entries: Entries) -> Entry:

@@ -32,7 +32,7 @@ class Handles:
         """Whether `synchronize` would return at once. Not blocking."""
         held = self._held.get(handle)
         if held is None:
-            raise ValueError(f"handle {handle!r} is not in flight; it was synchronised before, or never given out")
+            raise ValueError(f"handle {handle!r} is not in flight; it was synchronized before, or never existed")
         return held[0].done()
 
     def when_done(self, handle: int, call: Callable[[], None]) -> None:

@@ -104,7 +104,7 @@ def disagreement(requests: Mapping[int, Request]) -> str | None:
             what, mine, theirs = difference
             remedy = f"submit the same {what} under this name on all ranks"
             if what == _SAME["device"]:
-                remedy += ", for which each needs a GPU of its own, or none may see one"
+                remedy += ": give each rank its own GPU, or hide all GPUs (CUDA_VISIBLE_DEVICES=)"
             who = f"rank {first_rank} has {mine}, rank {rank} has {theirs}"
             return f"{first.name}: the ranks do not agree on the {what}: {who}; {remedy}"
     return None

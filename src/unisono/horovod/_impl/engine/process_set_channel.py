@@ -95,13 +95,12 @@ class Channel:
                 raise HorovodInternalError(f"{name} cannot be submitted: {self._over}; call hvd.shutdown() and hvd.init()")
             if JOIN in self._entries and name != JOIN:
                 raise ValueError(
-                    f"{name} cannot be submitted: this rank has called join(), so it takes part in everything with zeros; "
-                    "submit it before, or after join() has returned"
+                    f"{name} cannot be submitted: this rank has called join() and adds zeros to all operations; submit it before "
+                    "join(), or after join() has returned"
                 )
             if name in self._entries:
                 raise ValueError(
-                    f"{name} is in flight on this rank already; call hvd.synchronize on it before it is submitted again, "
-                    "or give another name"
+                    f"{name} is already in flight on this rank; call hvd.synchronize on its handle first, or use another name"
                 )
             self._entries[name] = entry
             if len(self.ranks) == 1:

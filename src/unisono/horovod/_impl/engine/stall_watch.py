@@ -114,7 +114,7 @@ def _shown_name(entry: Entry) -> str:
 def _note_on_join(entry: Entry) -> str:
     """Returns a remark for reports on a join, that to wait for it is no fault while others have data; empty for other
     operations."""
-    return ", which is no fault as long as they have data" if entry.request.kind == JOIN else ""
+    return ", which is normal as long as they have data" if entry.request.kind == JOIN else ""
 
 
 def _ranks_text(ranks: Sequence[int]) -> str:

@@ -20,12 +20,13 @@ READ = re.compile(
 )
 """Variables that somebody reads here, or that our launchers set for programs."""
 REASONS: Mapping[str, str] = {
-    "AUTOTUNE(_.*)?": "nothing is searched for while the program trains; set HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME",
-    "(HIERARCHICAL|TORUS)_.*": "the all-reduce is chosen by message and nodes (UNISONO_ALLREDUCE)",
-    ".*NCCL.*|BATCH_D2D_MEMCOPIES|ENABLE_ASYNC_COMPLETION|DISABLE_NVTX_RANGES|GPU_.*|ENABLE_XLA_OPS": "tensors of GPUs pass "
+    "AUTOTUNE(_.*)?": "there is no autotuning; set HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME",
+    "(HIERARCHICAL|TORUS)_.*": "the all-reduce is chosen by message size and number of nodes (UNISONO_ALLREDUCE)",
+    ".*NCCL.*|BATCH_D2D_MEMCOPIES|ENABLE_ASYNC_COMPLETION|DISABLE_NVTX_RANGES|GPU_.*|ENABLE_XLA_OPS": "GPU tensors pass "
     "through the host",
     "WITH_.*|WITHOUT_.*|BUILD_.*|.*_HOME|CMAKE|MPICXX_SHOW|ALLOW_MIXED_GPU_IMPL": "nothing is compiled",
-    "GLOO_.*|MPI_.*|CCL_.*|THREAD_AFFINITY|SPARK_.*|NUM_RANKS|ADASUM_MPI_CHUNK_SIZE|DISABLE_GROUP_FUSION": "there is no such part",
+    "GLOO_.*|MPI_.*|CCL_.*|THREAD_AFFINITY|SPARK_.*|NUM_RANKS|ADASUM_MPI_CHUNK_SIZE|DISABLE_GROUP_FUSION": "Unisono has no such "
+    "component",
 }
 """By what follows HOROVOD_ -> why it changes nothing."""
 
@@ -52,7 +53,7 @@ def without_effect(env: Mapping[str, str]) -> str:
     for name in found:
         alike.setdefault(_reason_without_effect(name), []).append(name)
     told = [f"{', '.join(names)} ({reason})" for reason, names in alike.items()]
-    return f"set, but without effect here: {', '.join(told)}" if told else ""
+    return f"these variables have no effect here: {', '.join(told)}" if told else ""
 
 
 def _reason_without_effect(name: str) -> str:

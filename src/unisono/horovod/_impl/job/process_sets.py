@@ -17,7 +17,7 @@ class ProcessSet:
     def __init__(self, ranks_or_comm: Any) -> None:
         if not isinstance(ranks_or_comm, Iterable):
             given = type(ranks_or_comm).__name__
-            raise ValueError(f"a process set is made of ranks; received a {given}: give a list such as [0, 2]")
+            raise ValueError(f"a process set needs a list of ranks, such as [0, 2]; received a {given}")
         self.process_set_id: int | None = None
         self.ranks: list[int] | None = sorted(int(rank) for rank in ranks_or_comm)
         self.mpi_comm = None  # programs may look at it; a set is made of ranks here
@@ -34,7 +34,7 @@ class ProcessSet:
         """The rank of this process in the set; `ValueError` if it does not belong to it. Local."""
         mine, members = PROCESS.topology.rank, self._ranks_of_set()
         if mine not in members:
-            raise ValueError(f"rank {mine} is not in {self}; ask included() first")
+            raise ValueError(f"rank {mine} is not in {self}; check included() first")
         return members.index(mine)
 
     def is_registered(self) -> bool:
@@ -46,7 +46,7 @@ class ProcessSet:
     def registered_id(self) -> int:
         """The number of the set; `ValueError` if it is not registered. Local."""
         if not self.is_registered():
-            raise ValueError(f"{self} is not registered; give it to hvd.init(process_sets=...) or hvd.add_process_set")
+            raise ValueError(f"{self} is not registered; register it with hvd.init(process_sets=[...]) or hvd.add_process_set")
         assert self.process_set_id is not None
         return self.process_set_id
 
@@ -157,6 +157,6 @@ def _check_ranks(comm: Any) -> None:
     )
     if not whole:
         raise ValueError(
-            f"comm must be None or all ranks 0..{len(everybody) - 1} in their order; received {comm} (hvd.init); "
-            "use process sets for parts"
+            f"comm must be None or all ranks 0..{len(everybody) - 1} in order; received {comm} (hvd.init); use process sets for "
+            "parts of the job"
         )

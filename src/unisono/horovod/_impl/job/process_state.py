@@ -49,7 +49,7 @@ class Job:
         at = replace(current_topology() if assignment is None else topology_of(assignment), own_gpus=())
         if at.engine == "nccl":
             raise UsageError(
-                "engine nccl was asked for (UNISONO_ENGINE), but hvd moves tensors of GPUs through the host; leave it out"
+                "hvd moves GPU tensors through the host, so it cannot use engine nccl (UNISONO_ENGINE=nccl); unset UNISONO_ENGINE"
             )
         self.timeline = JobTimeline()
         self.world: Communicator = connect(topology=at, quiet=True, attend=driver_connection.check_generation)
@@ -64,7 +64,7 @@ class Job:
             self.channels: dict[int, Channel] = {}
             self.add(range(self.topology.size))
         except BaseException as error:
-            self.world.abort(f"could not begin: {error}")
+            self.world.abort(f"could not start: {error}")
             self.world.close()
             self.timeline.close()
             raise
@@ -192,8 +192,8 @@ class Process:
         if channel is None:
             ranks = list(self.ranks_of(set_id))
             raise ValueError(
-                f"rank {self.topology.rank} is not in process set {set_id} (ranks {ranks}), so it cannot take part; "
-                "call this only where process_set.included()"
+                f"rank {self.topology.rank} is not in process set {set_id} (ranks {ranks}), so it cannot take part; call this only "
+                "where process_set.included() is true"
             )
         return channel
 
@@ -201,7 +201,7 @@ class Process:
         """Raises `ValueError` unless sets may change. Local."""
         if self.has_begun and not self._dynamic:
             raise ValueError(
-                f'{what} needs sets that may change; call hvd.init(process_sets="dynamic") or set HOROVOD_DYNAMIC_PROCESS_SETS=1'
+                f'{what} needs dynamic process sets; call hvd.init(process_sets="dynamic") or set HOROVOD_DYNAMIC_PROCESS_SETS=1'
             )
 
     def add_set(self, ranks: Sequence[int]) -> int:
@@ -211,10 +211,12 @@ class Process:
             self._agree("add_process_set", list(ranks))
             wrong = [rank for rank in ranks if not 0 <= rank < job.topology.size]
             if wrong or not ranks or len(set(ranks)) < len(ranks):
-                raise ValueError(f"a process set must be different ranks of 0..{job.topology.size - 1}; received {list(ranks)}")
+                raise ValueError(
+                    f"the ranks of a process set must be different and lie in 0..{job.topology.size - 1}; received {list(ranks)}"
+                )
             same = [set_id for set_id, members in job.ranks.items() if members == tuple(ranks)]
             if same:
-                raise ValueError(f"the ranks {list(ranks)} are a process set already, number {same[0]}; use that one")
+                raise ValueError(f"process set {same[0]} already has the ranks {list(ranks)}; use that one")
             try:
                 return job.add(ranks)
             except CommError as error:

@@ -107,13 +107,13 @@ def _check_arguments(optimizer: Any, op: int, predivide: float, passes: int) -> 
             "give keras.optimizers.SGD(...) or another of them"
         )
     if isinstance(inner_of(optimizer), ReducedUpdates):
-        raise ValueError("the optimizer is a DistributedOptimizer already; give the one that it was made from")
+        raise ValueError("the optimizer is already a DistributedOptimizer; pass the original optimizer")
     if not _scales_losses(optimizer) and any(
         getattr(type(optimizer), method) is not getattr(Optimizer, method) for method in ("apply", "_clip_gradients")
     ):
         raise ValueError(
-            f"{type(optimizer).__name__} has an apply() of its own, so its gradients would not pass here; "
-            "wrap the optimizers inside it instead"
+            f"{type(optimizer).__name__} has its own apply(), so its gradients would not be reduced; wrap the optimizers inside it "
+            "instead"
         )
     if op not in (Average, Sum):
         raise ValueError(f"op must be hvd.Average or hvd.Sum; received {op!r} (hvd.DistributedOptimizer)")

@@ -88,7 +88,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         for rank, other in enumerate(everybodys):
             if list(other) != sorted(logs):
                 raise ValueError(
-                    f"the metrics of the ranks are not the same: this one has {', '.join(sorted(logs))}, rank {rank} has "
+                    f"the ranks have different metrics: this rank has {', '.join(sorted(logs))}, rank {rank} has "
                     f"{', '.join(other)} (MetricAverageCallback); give all ranks the same metrics and validation data"
                 )
         for name in logs:

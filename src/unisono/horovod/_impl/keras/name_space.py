@@ -35,8 +35,8 @@ class NameSpace:
         persistent_id = self._persistent_id()
         if persistent_id is None:
             raise ValueError(
-                f"{self.title}: the optimizer of the compiled step that runs is gone (hvd.DistributedOptimizer); keep the "
-                "optimizer as long as the step"
+                f"{self.title}: the optimizer of this compiled step was deleted (hvd.DistributedOptimizer); keep the optimizer as "
+                "long as the step is used"
             )
         return persistent_id.number
 
@@ -65,7 +65,7 @@ class NameSpace:
                     f"{name}={first[name]!r} on rank {channel.ranks[0]}, {other[name]!r} on rank {rank}" for name in names
                 )
                 raise ValueError(
-                    f"the ranks have different optimizers: {said} (hvd.DistributedOptimizer); make them alike. Of a model from a "
-                    "file it is hvd.load_model that takes backward_passes_per_step and average_aggregated_gradients"
+                    f"the ranks have different optimizers: {said} (hvd.DistributedOptimizer); give all ranks the same arguments. "
+                    "For a model from a file, give backward_passes_per_step and average_aggregated_gradients to hvd.load_model"
                 )
         self._agreed_in = ref(channel)

@@ -33,8 +33,8 @@ class OldSession:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"tf.Session.{name}: TensorFlow 2 computes without sessions, and this one only tells which GPU to use; "
-            "call the model itself, or tf.compat.v1.Session"
+            f"tf.Session.{name} is not available: TensorFlow 2 has no sessions, and this object only selects the GPU; call the "
+            "model itself, or use tf.compat.v1.Session"
         )
 
 
@@ -112,9 +112,9 @@ def _among(devices: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
     """The devices with these numbers."""
     if max(numbers) >= len(devices):
         raise UsageError(
-            f"GPU {max(numbers)} was asked for (visible_device_list), but this process sees {len(devices)}, counted from 0; start "
-            "no more processes on a node than it has GPUs, and under SLURM ask for them with --gpus-per-node, as with "
-            "--gpus-per-task srun shows a task its own alone; or compute on CPUs: CUDA_VISIBLE_DEVICES="
+            f"visible_device_list names GPU {max(numbers)}, but this process sees {len(devices)} (counted from 0); start at most "
+            "one process for each GPU of a node. Under SLURM use --gpus-per-node: with --gpus-per-task a task sees only its own "
+            "GPU. To compute on CPUs set CUDA_VISIBLE_DEVICES= (empty)"
         )
     return [devices[number] for number in numbers]
 

@@ -59,13 +59,15 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         unknown."""
         if not hasattr(inner_of(self.model.optimizer)._learning_rate, "assign"):
             raise ValueError(
-                f"{type(self).__name__} sets the learning rate, but the optimizer has a schedule of its own; make it with a number"
+                f"{type(self).__name__} sets the learning rate, but the optimizer has a learning-rate schedule; create the "
+                "optimizer with a number"
             )
         if not self.staircase and not self.steps_per_epoch:
             self.steps_per_epoch = self.params.get("steps")
             if not self.steps_per_epoch:
                 raise ValueError(
-                    f"{type(self).__name__} cannot tell how many steps an epoch has; give it steps_per_epoch (or give it to fit)"
+                    f"{type(self).__name__} does not know how many steps an epoch has; give steps_per_epoch to the callback or to "
+                    "fit"
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002

@@ -40,8 +40,8 @@ else:
 def refuse_pickles(optimizer: Any) -> NoReturn:
     """Refuses to pickle a distributed optimiser: Keras would pickle the plain class, whose gradients are not reduced."""
     raise TypeError(
-        f"this {type(optimizer).__name__} cannot be pickled, as it belongs to the ranks of a job (hvd.DistributedOptimizer); "
-        "pickle the one that it was made from, or save the model and call hvd.load_model"
+        f"this {type(optimizer).__name__} cannot be pickled, as it belongs to the ranks of one job (hvd.DistributedOptimizer); "
+        "pickle the original optimizer, or save the model and call hvd.load_model"
     )
 
 

@@ -44,9 +44,9 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int, process_set: P
 def broadcast_global_variables(root_rank: int) -> None:
     """Raises `ValueError`: Keras 3 keeps no list of all variables."""
     raise ValueError(
-        "broadcast_global_variables: Keras 3 has no list of all variables; put "
-        f"hvd.callbacks.BroadcastGlobalVariablesCallback({root_rank}) into the callbacks of fit, or in a loop of your own call "
-        f"hvd.broadcast_variables(model.variables + optimizer.variables, root_rank={root_rank}) when both are built"
+        "broadcast_global_variables: Keras 3 has no list of all variables; give "
+        f"hvd.callbacks.BroadcastGlobalVariablesCallback({root_rank}) to fit as a callback, or in your own training loop call "
+        f"hvd.broadcast_variables(model.variables + optimizer.variables, root_rank={root_rank}) once both are built"
     )
 
 

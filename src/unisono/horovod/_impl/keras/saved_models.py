@@ -66,7 +66,8 @@ def _with_state(filepath: Any, model: Any) -> Any:
             variable.assign(value)
     else:
         warnings.warn(
-            f"the state of the optimizer in {filepath} does not fit the model, so it begins anew (hvd.load_model); save as .keras",
+            f"the optimizer state in {filepath} does not fit the model, so the optimizer starts without state (hvd.load_model); "
+            "save the model as .keras",
             stacklevel=3,
         )
     return made

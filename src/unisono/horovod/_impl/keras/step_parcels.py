@@ -56,8 +56,8 @@ class Parcel:
         for name, count in zip(self.layout, counts.tolist(), strict=True):
             if count not in (0, size):
                 raise ValueError(
-                    f"the gradient of {name} holds some rows only (tf.IndexedSlices) on {count} of {size} ranks, and is dense or "
-                    "missing on the others (hvd.DistributedOptimizer); give it sparse_as_dense=True"
+                    f"the gradient of {name} is sparse (tf.IndexedSlices) on {count} of {size} ranks, and dense or missing on the "
+                    "others (hvd.DistributedOptimizer); give sparse_as_dense=True"
                 )
 
 

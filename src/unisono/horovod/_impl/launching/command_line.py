@@ -108,9 +108,7 @@ def remarks_of(values: Values) -> list[str]:
     for flag in FLAGS:
         if flag.no_effect and _is_given(values[flag.dest]):
             given.setdefault(flag.no_effect, []).append(max(flag.names, key=len))
-    return [
-        f"{', '.join(names)} {'changes' if len(names) == 1 else 'change'} nothing here: {reason}" for reason, names in given.items()
-    ]
+    return [f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: {reason}" for reason, names in given.items()]
 
 
 def idle_of(values: Values, env: Mapping[str, str]) -> list[str]:
@@ -123,7 +121,7 @@ def idle_of(values: Values, env: Mapping[str, str]) -> list[str]:
             continue
         if all(env.get(needed[name].variable or "", "0") in ("", "0") for name in flag.needs):
             others = " or ".join(max(needed[name].names, key=len) for name in flag.needs)
-            remarks.append(f"{max(flag.names, key=len)} changes nothing here: it is read only with {others}")
+            remarks.append(f"{max(flag.names, key=len)} has no effect without {others}")
     return remarks
 
 
@@ -139,7 +137,7 @@ def _parse_value(flag: Flag, given: Any, place: str) -> Any:
     if flag.kind == PAIR:
         pair = tuple(_number_of(text, place, whole=False) for text in given)
         if pair[0] > pair[1]:
-            raise UsageError(f"{place} must be the least and the most seconds; received {pair[0]:g} {pair[1]:g}")
+            raise UsageError(f"{place} must be two numbers of seconds, the smaller first; received {pair[0]:g} {pair[1]:g}")
         return pair
     if flag.kind in (WHOLE, NUMBER):
         return _number_of(given, place, flag.kind == WHOLE)

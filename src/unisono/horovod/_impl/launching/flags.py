@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from unisono.horovod._impl.job.init_messages import LEVELS
 
 TEXT, WHOLE, NUMBER, SWITCH, PAIR = "text", "whole", "number", "switch", "pair"
-THROUGH_HOST = "tensors of GPUs pass through the host here"
+THROUGH_HOST = "GPU tensors pass through the host"
 ELASTIC = ("min_num_proc", "max_num_proc", "host_discovery_script")
 """Each of these makes the job an elastic one."""
-OWN_CHOICE = "the all-reduce is chosen by message and nodes; force one with UNISONO_ALLREDUCE=node_aware"
+OWN_CHOICE = "the all-reduce is chosen by message size and number of nodes; force one with UNISONO_ALLREDUCE=node_aware"
 
-NO_SEARCH = "nothing is searched for while the program trains; set --fusion-threshold-mb and --cycle-time-ms"
+NO_SEARCH = "there is no autotuning; set --fusion-threshold-mb and --cycle-time-ms"
 
 
 @dataclass(frozen=True)
@@ -51,63 +51,71 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
         (
             Flag(
                 ("-np", "--num-proc"),
-                "processes in all (default: the slots of the hosts, or the tasks of the SLURM job)",
+                "number of processes (default: the slots of the hosts, or the tasks of the SLURM job)",
                 WHOLE,
                 "N",
             ),
-            Flag(("-cb", "--check-build"), "say what is installed here, and end", SWITCH),
-            Flag(("-v", "--version"), "print the version of Horovod's interface that is offered, and end", SWITCH),
-            Flag(("--verbose",), "say what is started, and how", SWITCH),
-            Flag(("--output-filename",), "also write the lines of each rank to DIR/rank-N.log", TEXT, "DIR"),
+            Flag(("-cb", "--check-build"), "show which frameworks and engines are installed, and exit", SWITCH),
+            Flag(("-v", "--version"), "print the version of Horovod's interface that is offered, and exit", SWITCH),
+            Flag(("--verbose",), "print what is started, and how", SWITCH),
+            Flag(("--output-filename",), "also write the output of each rank to DIR/rank-N.log", TEXT, "DIR"),
             Flag(
                 ("--start-timeout",),
-                "how long the ranks wait for each other to come (default 600, or HOROVOD_START_TIMEOUT)",
+                "seconds to wait until all ranks have started (default 600, or HOROVOD_START_TIMEOUT)",
                 WHOLE,
                 "S",
                 default="HOROVOD_START_TIMEOUT",
             ),
-            Flag(("--config-file",), "file of settings (YAML, as for horovodrun); the command line outweighs it", TEXT, "FILE"),
+            Flag(("--config-file",), "file of settings (YAML, as for horovodrun); the command line takes precedence", TEXT, "FILE"),
             Flag(
                 ("--network-interfaces", "--network-interface"),
-                "no effect: the ranks meet at the address of the first host",
+                "no effect: the ranks connect at the address of the first host",
                 TEXT,
                 "NAMES",
-                no_effect="the ranks meet at the address of the first host and use its interface; for another one set "
+                no_effect="the ranks connect at the address of the first host; for another address set "
                 "UNISONO_RENDEZVOUS=address:port",
             ),
-            Flag(("--disable-cache",), "accepted: hosts are never remembered from one start to the next", SWITCH),
+            Flag(("--disable-cache",), "accepted, without effect: nothing about the hosts is cached between starts", SWITCH),
         ),
     ),
     (
         "hosts",
         (
-            Flag(("-H", "--hosts"), "host:slots,host:slots (default: this machine, or the nodes of the SLURM job)", TEXT, "LIST"),
+            Flag(
+                ("-H", "--hosts"),
+                "hosts and slots: host:slots,host:slots (default: this machine, or the nodes of the SLURM job)",
+                TEXT,
+                "LIST",
+            ),
             Flag(("-hostfile", "--hostfile"), "file with a line `host slots=N` for each host", TEXT, "FILE"),
             Flag(
-                ("--host-discovery-script",), "elastic: a program that prints host:slots lines, asked again and again", TEXT, "FILE"
+                ("--host-discovery-script",),
+                "elastic: a program that prints host:slots lines; it is called again and again",
+                TEXT,
+                "FILE",
             ),
             Flag(("-p", "--ssh-port"), "port of ssh on other hosts", WHOLE, "PORT"),
             Flag(("-i", "--ssh-identity-file"), "private key for ssh to other hosts", TEXT, "FILE"),
         ),
     ),
     (
-        "how they talk",
+        "communication",
         (
             Flag(
-                ("--gloo",), "accepted: without MPI, as always unless --mpi is given (within a node through shared memory)", SWITCH
+                ("--gloo",), "accepted: communicate without MPI, which is the default (within a node through shared memory)", SWITCH
             ),
-            Flag(("--mpi",), "start with mpirun, and let MPI carry the tensors", SWITCH),
-            Flag(("--jsrun",), "refused: write `jsrun ... unisono run --horovod program`", SWITCH),
-            Flag(("--mpi-args",), "with --mpi: further words for mpirun", TEXT, "WORDS"),
-            Flag(("--binding-args",), "with --mpi: words for mpirun that bind processes to CPUs", TEXT, "WORDS"),
-            Flag(("--tcp",), "with --mpi: no InfiniBand (Open MPI: --mca pml ob1 --mca btl ^openib)", SWITCH),
+            Flag(("--mpi",), "start with mpirun and communicate through MPI", SWITCH),
+            Flag(("--jsrun",), "not offered: write `jsrun ... unisono run --horovod program`", SWITCH),
+            Flag(("--mpi-args",), "with --mpi: further arguments for mpirun", TEXT, "WORDS"),
+            Flag(("--binding-args",), "with --mpi: arguments for mpirun that bind processes to CPUs", TEXT, "WORDS"),
+            Flag(("--tcp",), "with --mpi: TCP, no InfiniBand (Open MPI: --mca pml ob1 --mca btl ^openib)", SWITCH),
             Flag(
                 ("--mpi-threads-disable",),
-                "no effect: MPI is called by one thread at a time",
+                "no effect: only one thread at a time calls MPI",
                 SWITCH,
                 off=("--no-mpi-threads-disable",),
                 setting="library_options.mpi_threads_disable",
-                no_effect="MPI is never called by two threads at once",
+                no_effect="only one thread at a time calls MPI",
             ),
         ),
     ),
@@ -116,7 +124,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
         (
             Flag(
                 ("--fusion-threshold-mb",),
-                "put tensors together up to so many MiB (default 128; 0: never)",
+                "fuse tensors into operations of up to this many MiB (default 128; 0: no fusion)",
                 NUMBER,
                 "MB",
                 variable="HOROVOD_FUSION_THRESHOLD",
@@ -124,7 +132,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
             ),
             Flag(
                 ("--cycle-time-ms",),
-                "how long a tensor that nobody waits for stays alone (default 1)",
+                "milliseconds that a tensor waits for others to be fused with (default 1)",
                 NUMBER,
                 "MS",
                 variable="HOROVOD_CYCLE_TIME",
@@ -132,7 +140,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
             ),
             Flag(
                 ("--cache-capacity",),
-                "how many agreements are remembered (default 1024; 0: none)",
+                "number of negotiated operations to cache (default 1024; 0: none)",
                 WHOLE,
                 "N",
                 variable="HOROVOD_CACHE_CAPACITY",
@@ -141,7 +149,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
             *(
                 Flag(
                     (f"--{name}",),
-                    "no effect: chosen by message and nodes (UNISONO_ALLREDUCE)",
+                    "no effect: the all-reduce is chosen by message size and number of nodes (UNISONO_ALLREDUCE)",
                     SWITCH,
                     off=(f"--no-{name}",),
                     setting=f"params.{name.replace('-', '_')}",
@@ -167,11 +175,11 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
             ),
             Flag(
                 ("--gloo-timeout-seconds",),
-                "no effect: an operation waits as long as its peers live",
+                "no effect: an operation waits as long as its peers are alive",
                 WHOLE,
                 "S",
                 setting="library_options.gloo_timeout_seconds",
-                no_effect="an operation waits as long as its peers live; set a limit with --stall-check-shutdown-time-seconds",
+                no_effect="an operation waits as long as its peers are alive; set a limit with --stall-check-shutdown-time-seconds",
             ),
         ),
     ),
@@ -180,7 +188,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
         (
             Flag(
                 ("--autotune",),
-                "no effect: nothing is searched for",
+                "no effect: there is no autotuning",
                 SWITCH,
                 off=("--no-autotune",),
                 setting="autotune.enabled",
@@ -189,7 +197,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
             *(
                 Flag(
                     (f"--autotune-{name}",),
-                    "no effect: as --autotune",
+                    "no effect, like --autotune",
                     kind,
                     metavar,
                     setting=f"autotune.{name.replace('-', '_')}",
@@ -208,27 +216,39 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
     (
         "elastic",
         (
-            Flag(("--min-np", "--min-num-proc"), "fewest processes to go on with", WHOLE, "N"),
-            Flag(("--max-np", "--max-num-proc"), "most processes to use", WHOLE, "N"),
+            Flag(
+                ("--min-np", "--min-num-proc"),
+                "smallest number of processes with which the job continues (default: -np)",
+                WHOLE,
+                "N",
+            ),
+            Flag(
+                ("--max-np", "--max-num-proc"),
+                "largest number of processes (default: -np, or all slots with a discovery script)",
+                WHOLE,
+                "N",
+            ),
             Flag(
                 ("--slots-per-host",),
-                "processes on a host for which the discovery script gives no number",
+                "slots of a host for which the discovery script prints no number (default 1)",
                 WHOLE,
                 "N",
                 needs=("host_discovery_script",),
             ),
             Flag(
                 ("--elastic-timeout",),
-                "how long to wait for enough slots, and for workers that are stuck (default 600, or HOROVOD_ELASTIC_TIMEOUT)",
+                "seconds to wait for enough slots, and for stuck workers (default 600, or HOROVOD_ELASTIC_TIMEOUT)",
                 WHOLE,
                 "S",
                 default="HOROVOD_ELASTIC_TIMEOUT",
                 needs=ELASTIC,
             ),
-            Flag(("--reset-limit",), "how often the job may change its size before it ends", WHOLE, "N", needs=ELASTIC),
+            Flag(
+                ("--reset-limit",), "how often the job may be reset before it ends (default: no limit)", WHOLE, "N", needs=ELASTIC
+            ),
             Flag(
                 ("--blacklist-cooldown-range",),
-                "seconds, least and most, after which a host that failed is tried again",
+                "least and most seconds for which a host with failing workers gets no new ones (default: for good)",
                 PAIR,
                 "S",
                 needs=ELASTIC,
@@ -240,7 +260,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
         (
             Flag(
                 ("--timeline-filename",),
-                "write a timeline of all operations (chrome://tracing)",
+                "write a timeline of all operations to FILE (for chrome://tracing)",
                 TEXT,
                 "FILE",
                 variable="HOROVOD_TIMELINE",
@@ -248,7 +268,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
             ),
             Flag(
                 ("--timeline-mark-cycles",),
-                "mark the rounds of the negotiation in it",
+                "mark the negotiation cycles in the timeline",
                 SWITCH,
                 off=("--no-timeline-mark-cycles",),
                 variable="HOROVOD_TIMELINE_MARK_CYCLES",
@@ -262,7 +282,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
         (
             Flag(
                 ("--no-stall-check",),
-                "do not look for ranks that wait for others",
+                "do not check for ranks that wait for others",
                 SWITCH,
                 off=("--stall-check",),
                 variable="HOROVOD_STALL_CHECK_DISABLE",
@@ -270,7 +290,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
             ),
             Flag(
                 ("--stall-check-warning-time-seconds",),
-                "report after so long (default 60)",
+                "report a stall after this many seconds (default 60)",
                 WHOLE,
                 "S",
                 variable="HOROVOD_STALL_CHECK_TIME_SECONDS",
@@ -278,7 +298,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
             ),
             Flag(
                 ("--stall-check-shutdown-time-seconds",),
-                "end the communication after so long (default 0: never)",
+                "end the communication after a stall of this many seconds (default 0: never)",
                 WHOLE,
                 "S",
                 variable="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
@@ -291,7 +311,7 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
         (
             Flag(
                 ("--log-level",),
-                f"least level to log: {', '.join(LEVELS)} (default WARNING)",
+                f"lowest level to log: {', '.join(LEVELS)} (default WARNING)",
                 TEXT,
                 "LEVEL",
                 variable="HOROVOD_LOG_LEVEL",
@@ -300,13 +320,17 @@ GROUPS: Sequence[tuple[str, tuple[Flag, ...]]] = (
             ),
             Flag(
                 ("--log-without-timestamp", "--log-hide-timestamp"),
-                "no time in the lines of the log",
+                "log without timestamps",
                 SWITCH,
                 off=("--log-with-timestamp", "--no-log-hide-timestamp"),
                 variable="HOROVOD_LOG_HIDE_TIME",
                 setting="!logging.with_timestamp",
             ),
-            Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), "the time in front of every line of the ranks", SWITCH),
+            Flag(
+                ("-prefix-timestamp", "--prefix-output-with-timestamp"),
+                "print the time in front of every output line of the ranks",
+                SWITCH,
+            ),
         ),
     ),
 )

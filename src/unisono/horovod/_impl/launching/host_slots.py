@@ -59,8 +59,8 @@ def first_slots(hosts: Hosts, num_proc: int | None) -> Hosts:
     total = sum(slots for _, slots in hosts)
     if num_proc is not None and num_proc > total:
         raise UsageError(
-            f"{num_proc} processes were asked for (-np), but the hosts have {total} slots ({hosts_text(hosts)}); ask for fewer, "
-            "or give the hosts more slots"
+            f"-np {num_proc} needs {num_proc} slots, but the hosts have {total} ({hosts_text(hosts)}); use -np {total}, or give "
+            "the hosts more slots"
         )
     left = total if num_proc is None else num_proc
     taken = []

@@ -25,7 +25,7 @@ INSTALLED = frozenset(("site-packages", "dist-packages"))
 REMEDIES: Mapping[str, str] = {
     "spark": "start the program with unisono horovodrun, under SLURM with srun, or call horovod.run(function, num_proc=N)",
     "ray": "start the program with unisono horovodrun, under SLURM with srun, or call horovod.run(function, num_proc=N)",
-    "runner": "the launcher is another one here: unisono horovodrun, or horovod.run(function, num_proc=N)",
+    "runner": "use unisono horovodrun, or horovod.run(function, num_proc=N)",
     "tensorflow.data": "let every rank read its own part: dataset.shard(hvd.size(), hvd.rank())",
     "mxnet": "MXNet is no longer developed; move the model to horovod.torch or horovod.keras",
 }
@@ -65,11 +65,11 @@ def refuse_a_real_one(search: Sequence[str], finders: Iterable[object] = ()) -> 
     otherwise = "or leave out --horovod and write `import unisono.horovod.torch as hvd` in the program"
     if not INSTALLED.intersection(Path(found).parts):  # a checkout, or somebody's own file
         raise UsageError(
-            f"{found} is called horovod too, so `import horovod` could mean either; rename or move it, start from another folder, "
+            f"{found} is also called horovod, so `import horovod` is ambiguous; rename or move it, start from another folder, "
             f"{otherwise}"
         )
     raise UsageError(
-        f"a real Horovod is installed ({found}), so `import horovod` could mean either; uninstall it (pip uninstall horovod), "
+        f"a real Horovod is installed ({found}), so `import horovod` is ambiguous; uninstall it (pip uninstall horovod), "
         f"{otherwise}"
     )
 
@@ -85,8 +85,8 @@ def install_alias(name: str, folder: str) -> None:
     refuse_a_real_one(sys.path, sys.meta_path)
     if not _is_same_folder(str(Path(folder).parent), stand_in_folder()):
         raise UsageError(
-            f"`import horovod` came from {folder}, but this Unisono is {stand_in_folder()}; start the program with the Python "
-            f"that it runs by: {sys.executable} -m unisono horovodrun ..."
+            f"`import horovod` was found in {folder}, but this Unisono is {stand_in_folder()}; start the program with the same "
+            f"Python: {sys.executable} -m unisono horovodrun ..."
         )
     if not is_in_force():
         sys.meta_path.insert(0, HorovodFinder())

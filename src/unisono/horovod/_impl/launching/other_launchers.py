@@ -95,6 +95,6 @@ def _refuse_open_mpi_options(mpirun: str, options: MpiLaunchOptions) -> None:
     for flag, value in given:
         if value:
             raise UsageError(
-                f"{flag} is passed on to Open MPI only, and {mpirun} is another MPI; give its own words (--mpi-args), "
-                "or a Host entry in ~/.ssh/config"
+                f"{flag} works with Open MPI only, and {mpirun} is another MPI; give the arguments of that mpirun (--mpi-args), or "
+                "write a Host entry in ~/.ssh/config"
             )

@@ -12,5 +12,5 @@ def make_folder(name: str) -> Path:
     try:
         Path(name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"the folder {name} cannot be made (--output-filename): {error.strerror}; choose another") from error
+        raise UsageError(f"the folder {name} cannot be created (--output-filename): {error.strerror}; choose another") from error
     return Path(name)

@@ -96,14 +96,14 @@ class ProgramLaunch:
         for name in ("mpi_args", "binding_args", "tcp"):
             if self.values[name] and not self.values["mpi"]:
                 raise UsageError(
-                    f"--{name.replace('_', '-')} is read only with --mpi, as it is for mpirun; add --mpi or leave it out"
+                    f"--{name.replace('_', '-')} has no effect without --mpi, as it is for mpirun; add --mpi or leave it out"
                 )
         if self.values["mpi"] and self.values["gloo"]:
             raise UsageError("--gloo and --mpi were both given; choose one")
         if self.values["mpi"] and self._is_elastic:
             raise UsageError(
-                "mpirun cannot start an elastic job, as all its processes end with the first (--mpi, or controller: mpi in the "
-                "file of settings); leave it out, or leave out --min-np, --max-np and --host-discovery-script"
+                "mpirun cannot start an elastic job: when one process ends, it ends all (--mpi, or controller: mpi in the "
+                "--config-file); leave that out, or leave out --min-np, --max-np and --host-discovery-script"
             )
         if len([1 for name in ("hosts", "hostfile", "host_discovery_script") if self.values[name] is not None]) > 1:
             raise UsageError("more than one of -H, --hostfile and --host-discovery-script was given; choose one")
@@ -200,14 +200,15 @@ class ProgramLaunch:
         """Raises `UsageError` if timestamps were asked for, which this launcher does not print."""
         if self.values["prefix_output_with_timestamp"]:
             raise UsageError(
-                f"--prefix-output-with-timestamp works where Unisono passes the lines on, and here {launcher} does; leave it out"
+                f"--prefix-output-with-timestamp is not possible here, because {launcher} prints the output of the ranks; leave it "
+                "out"
             )
 
     def _remark_on_ssh(self, why: str) -> None:
         """Prints that options for ssh have no effect, if some were given; `why` says what is used instead."""
         for name in ("ssh_port", "ssh_identity_file"):
             if self.values[name] is not None:
-                self.say(f"--{name.replace('_', '-')} changes nothing here: {why}, without ssh")
+                self.say(f"--{name.replace('_', '-')} has no effect here: {why}, without ssh")
 
     def _become_launcher(self, words: Sequence[str], horovod: HorovodStart, asked: Mapping[str, str]) -> None:
         """Replaces this process by another launcher, with the variables of the job and those in `asked`."""
@@ -256,8 +257,8 @@ class ProgramLaunch:
         given = [count for count in asked if count is not None]
         if 0 in given or given != sorted(given):
             raise UsageError(
-                "--min-np, -np and --max-np must be 1 or more and grow in this order; received "
-                + ", ".join("nothing" if count is None else str(count) for count in asked)
+                "--min-np, -np and --max-np must be 1 or more, and none smaller than the one before; received "
+                + ", ".join("not given" if count is None else str(count) for count in asked)
             )
         least, num_proc, most = asked
         num_proc = num_proc or least or (None if hosts is None else sum(slots for _, slots in hosts)) or most

@@ -173,7 +173,7 @@ def _run_launcher(words: Sequence[str]) -> tuple[int, list[str]]:
         process.stderr.close()
     for reason in dropped:
         warnings.warn(
-            f"horovod.run: what the processes printed could not be written ({reason}); the rest was dropped", stacklevel=3
+            f"horovod.run: the output of the processes could not be written ({reason}); the rest of it was dropped", stacklevel=3
         )
     return code, said
 
@@ -225,7 +225,7 @@ def _results(folder: Path, code: int, said: Sequence[str]) -> list[Any]:
     if missing or not size:
         who = f"rank {missing[0]} of {size}" if size else "every rank"
         raise RuntimeError(
-            f"horovod.run: {who} ended well but left no result in {folder}; does every host see that folder, and does the function "
-            "return rather than end its process?"
+            f"horovod.run: {who} ended without an error but left no result in {folder}; check that every host sees this folder, "
+            "and that the function returns and does not end its process"
         )
     return [results[rank] for rank in range(size)]

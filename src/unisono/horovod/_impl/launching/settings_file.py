@@ -73,7 +73,7 @@ def _put_setting(found: dict[str, str], place: str, node: Any, name: str) -> Non
         section = place.partition(".")[0]
         like = ", ".join(one.partition(".")[2] for one in KNOWN if one.startswith(f"{section}."))
         sections = ", ".join(dict.fromkeys(one.partition(".")[0] for one in KNOWN))
-        remedy = f"{section} knows {like}" if like else f"sections are {sections}"
+        remedy = f"the keys of {section} are {like}" if like else f"the sections are {sections}"
         line = node.start_mark.line + 1
         raise UsageError(f"{name}, line {line} sets {place}, which horovodrun does not know (--config-file); {remedy}")
     if node.id != "scalar":

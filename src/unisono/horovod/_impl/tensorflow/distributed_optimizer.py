@@ -71,8 +71,8 @@ def DistributedOptimizer(
     if op == Adasum:
         if backward_passes_per_step > 1 or average_aggregated_gradients:
             raise ValueError(
-                "op=hvd.Adasum adds up the steps of the optimizer, not gradients of several batches; "
-                "leave backward_passes_per_step and average_aggregated_gradients out"
+                "op=hvd.Adasum combines the updates of the optimizer, not the gradients of several batches; leave out "
+                "backward_passes_per_step and average_aggregated_gradients"
             )
         return _AdasumOptimizer(optimizer, reduction, use_locking)
     accumulation = None
@@ -89,7 +89,7 @@ def DistributedOptimizer(
 def _keras_optimizer(optimizer: Any, **options: Any) -> Any:
     """Returns the distributed optimiser for one of Keras; `ValueError` for Adasum, which it does not know."""
     if options["op"] == Adasum:
-        raise ValueError("op=hvd.Adasum does not go with optimizers of Keras; give op=hvd.Average or op=hvd.Sum")
+        raise ValueError("op=hvd.Adasum is not possible with Keras optimizers; give op=hvd.Average or op=hvd.Sum")
     from unisono.horovod._impl.keras.distributed_optimizer import DistributedOptimizer as OfKeras
 
     return OfKeras(optimizer, **options)

@@ -36,5 +36,5 @@ def refuse_xla(what: str) -> None:
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise ValueError(
             f"XLA cannot compile a step that waits for other ranks ({what} inside jit_compile); leave jit_compile=True out of "
-            "tf.function; with model.compile of Keras, which turns it on by itself on GPUs, give jit_compile=False"
+            "tf.function, or give jit_compile=False to model.compile (on GPUs Keras turns it on by default)"
         )

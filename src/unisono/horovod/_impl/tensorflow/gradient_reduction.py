@@ -41,7 +41,7 @@ class Reduction:
 
     def __post_init__(self) -> None:
         if self.predivide != 1.0 and self.op != Average:
-            raise ValueError(f"gradient_predivide_factor divides a mean; give op=hvd.Average with it (received op={self.op!r})")
+            raise ValueError(f"gradient_predivide_factor is for op=hvd.Average only; received op={self.op!r}")
 
     def keep_local(self, variable: Any) -> None:
         """Leaves the gradient of this variable unreduced. Local."""

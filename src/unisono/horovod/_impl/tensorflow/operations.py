@@ -170,7 +170,7 @@ def reducescatter(
 ) -> list[Any]:
     """Returns this rank's rows of the reductions. The gradient is that of all ranks, in their places."""
     if op not in (Average, Sum):
-        raise HorovodInternalError(f"reducescatter knows hvd.Average and hvd.Sum only; received op={op!r}")
+        raise HorovodInternalError(f"reducescatter supports hvd.Average and hvd.Sum only; received op={op!r}")
     held = _as_tf_tensors(tensors)
     _check_rows(REDUCESCATTER, held)
 
@@ -255,6 +255,4 @@ def _check_rows(kind: str, tensors: Sequence[Any]) -> None:
     """Raises `ValueError` for a tensor without dimensions, as the operation counts rows."""
     for tensor in tensors:
         if tensor.shape.rank == 0:
-            raise ValueError(
-                f"{kind} needs tensors with at least one dimension, as it counts rows; received a scalar: give tf.reshape(it, [1])"
-            )
+            raise ValueError(f"{kind} needs tensors with at least one dimension; received a scalar; give tf.reshape(tensor, [1])")

@@ -45,8 +45,8 @@ def broadcast_global_variables(root_rank: int) -> Any:
     """Returns the operation that copies the root's values to all global variables, in a graph of TensorFlow 1."""
     if tf.executing_eagerly():
         raise RuntimeError(
-            "hvd.broadcast_global_variables knows only graphs, and there is none here (TensorFlow runs eagerly); "
-            "call hvd.broadcast_variables(model.variables, root_rank=0) and the same with the optimizer's variables"
+            "hvd.broadcast_global_variables needs a graph, but TensorFlow runs eagerly; call "
+            "hvd.broadcast_variables(model.variables, root_rank=0), and the same with the variables of the optimizer"
         )
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 

@@ -116,7 +116,9 @@ class Recording:
         """Records into this file from now on; an open file is closed. `OSError` if it cannot be written, `ValueError` if the
         environment did not allow it at `init`. Local, blocking for a moment."""
         if not self._allowed:
-            raise ValueError("start_timeline needs HOROVOD_TIMELINE=DYNAMIC in the environment at hvd.init(); set it")
+            raise ValueError(
+                "start_timeline needs HOROVOD_TIMELINE=DYNAMIC in the environment at hvd.init(); set it before the program starts"
+            )
         if not self._writes:
             return
         if self.file is None or self.file.is_over or self.file.path != path:

@@ -197,7 +197,7 @@ def _shortened(text: str) -> str:
 def _warn_of_end(path: str, reason: str) -> None:
     """Prints that the timeline ends early, and why."""
     print(
-        f"unisono: the timeline ends here: {path} cannot be written any more: {reason}; the training goes on",
+        f"unisono: the timeline ends here, as {path} can no longer be written: {reason}; the training continues",
         file=sys.stderr,
         flush=True,
     )

@@ -44,7 +44,8 @@ class DeltaSteps(Wrapped):
         """Raises an error, unless this rank is the only one, where there is nothing to skip. Local."""
         if global_process_set.size() > 1:
             raise AssertionError(
-                "skip_synchronize() is not possible with op=hvd.Adasum, where steps travel and not gradients; leave it out"
+                "skip_synchronize() is not possible with op=hvd.Adasum, where the ranks exchange updates and not gradients; leave "
+                "it out"
             )
         return nullcontext()
 

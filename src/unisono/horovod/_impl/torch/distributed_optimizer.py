@@ -46,7 +46,7 @@ def DistributedOptimizer(
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError(f"gradient_predivide_factor is for op=hvd.Average only; received {gradient_predivide_factor} with op={op}")
     if isinstance(optimizer, Wrapped):
-        raise ValueError("the optimizer is a DistributedOptimizer already; give it the one that it was made from")
+        raise ValueError("the optimizer is already a DistributedOptimizer; pass the original optimizer")
     check_passes(backward_passes_per_step)
     if num_groups:
         warnings.warn("num_groups= is deprecated; give groups=", DeprecationWarning, stacklevel=2)
@@ -57,7 +57,9 @@ def DistributedOptimizer(
         if process_set is not global_process_set:
             raise ValueError("op=hvd.Adasum works on the global process set only; leave process_set out")
         if together or sparse_as_dense:
-            raise ValueError("with op=hvd.Adasum steps travel and not gradients; leave groups and sparse_as_dense out")
+            raise ValueError(
+                "with op=hvd.Adasum the ranks exchange updates and not gradients; leave groups and sparse_as_dense out"
+            )
         adasum = same_class(optimizer, DeltaSteps)
         adasum._begin_deltas(names, compression, backward_passes_per_step)
         return adasum

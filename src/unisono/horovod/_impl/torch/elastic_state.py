@@ -23,16 +23,16 @@ class StateHandler:
 
     def save(self) -> None:
         """Copies the value; `restore` returns to the copy. Local."""
-        raise NotImplementedError(f"{type(self).__name__} must say how its value is saved; define save()")
+        raise NotImplementedError(f"{type(self).__name__} must define save(), which keeps a copy of its value")
 
     def restore(self) -> None:
         """Returns to the last copy. Local."""
-        raise NotImplementedError(f"{type(self).__name__} must say how its value is restored; define restore()")
+        raise NotImplementedError(f"{type(self).__name__} must define restore(), which returns to the saved value")
 
     def sync(self) -> None:
         """Gives all ranks the value of rank 0. It must not save: the copy must stay whole until all values are in sync. Collective,
         blocking."""
-        raise NotImplementedError(f"{type(self).__name__} must say how rank 0's value is sent; define sync()")
+        raise NotImplementedError(f"{type(self).__name__} must define sync(), which gives all ranks the value of rank 0")
 
     def set_value(self, value: Any) -> None:
         """Replaces the object of this handler. Local."""

@@ -29,14 +29,13 @@ def parameter_names(
         raise ValueError("named_parameters must be pairs of a name and a parameter; give model.named_parameters()")
     twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
     if twice:
-        raise ValueError(
-            f"named_parameters has names that are given twice: {', '.join(twice)}; give each parameter a name of its own"
-        )
+        raise ValueError(f"named_parameters has duplicate names: {', '.join(twice)}; give each parameter its own name")
     names = {one: name for name, one in named}
     missing = sum(one not in names for one in held)
     if missing:
         raise ValueError(
-            f"named_parameters lacks {missing} of the {len(held)} parameters of the optimizer; name all of them, or leave it out"
+            f"named_parameters lacks {missing} of the {len(held)} parameters of the optimizer; name all of them, or leave "
+            "named_parameters out"
         )
     return {one: names[one] for one in held}
 
@@ -60,6 +59,6 @@ def parameter_groups(held: Sequence[Tensor], groups: Groups) -> list[list[Tensor
     if not all(isinstance(one, torch.Tensor) for one in members):
         raise ValueError("groups must be lists of parameters; received something else in one of them")
     if len(set(members)) < len(members):
-        raise ValueError("groups name a parameter twice; give each parameter to one group")
+        raise ValueError("groups contain a parameter twice; put each parameter into one group")
     known = set(held)
     return [[one for one in group if one in known] for group in groups if any(one in known for one in group)]

@@ -26,7 +26,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, proc
     if failure is not None:
         raise failure
     if not int(length):
-        raise HorovodInternalError(f"rank {root_rank} could not pickle the object that it was to broadcast; its error says why")
+        raise HorovodInternalError(f"rank {root_rank} could not pickle the object to broadcast; see the error of that rank")
     held = mine if at_root else torch.empty(int(length), dtype=torch.uint8, device="cpu")
     synchronize(broadcast_async_(held, root_rank, titles[1], process_set))
     return obj if at_root else _unpickled(held)
@@ -41,7 +41,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         if failure is not None:
             raise failure
         if not all(entry.sizes[0]):
-            raise HorovodInternalError("a rank could not pickle the object that it was to give (allgather_object)")
+            raise HorovodInternalError("a rank could not pickle its object (allgather_object); see the error of that rank")
         return [_unpickled(part) for part in entry.outputs[0].split_with_sizes(entry.sizes[0])]
 
     title = None if name is None else f"{name}.object"

@@ -156,7 +156,7 @@ def sparse_allreduce_async(
     """Starts the sum or mean of sparse tensors, whose indices and values are gathered. Returns a function that waits for the
     result."""
     if op not in (Average, Sum):
-        raise ValueError(f"a sparse allreduce knows hvd.Average and hvd.Sum only; received op={op!r}")
+        raise ValueError(f"a sparse allreduce supports hvd.Average and hvd.Sum only; received op={op!r}")
     held = tensor.detach().coalesce()
     title = None if name is None else f"{name}.indices", None if name is None else f"{name}.values"
     indices = allgather_async(held.indices().t().contiguous(), title[0], process_set)

@@ -115,7 +115,7 @@ class _DistributedOptimizer(Wrapped):
             if self._allreduce_delay[one] <= 0:
                 raise AssertionError(
                     f"the gradient of {self._parameter_names[one]} was computed more than {self.backward_passes_per_step} times "
-                    "before step() or synchronize(); raise backward_passes_per_step, or call step() in between"
+                    "before step() or synchronize(); increase backward_passes_per_step, or call step() in between"
                 )
             self._allreduce_delay[one] -= 1
             self._handles[one] = None
@@ -224,9 +224,9 @@ class _DistributedOptimizer(Wrapped):
             errors.append(error)
         if not dropped_alike:  # before any is waited for: some never come
             raise ValueError(
-                "some ranks have dropped gradients on their way (by zero_grad or load_state_dict between backward and step) and "
-                "others have not, so they have met what the others computed next; drop them on all ranks, and compute gradients "
-                "that are for no step with torch.autograd.grad; hvd.shutdown() and hvd.init() begin anew"
+                "some ranks dropped gradients in flight (zero_grad or load_state_dict between backward and step) and others did "
+                "not, so gradients of different passes were reduced together; drop them on all ranks, and use "
+                "torch.autograd.grad for gradients that no step uses. To start again, call hvd.shutdown() and hvd.init()"
             )
         for one, flight in travelling.items():
             assert flight is not None

@@ -46,7 +46,7 @@ def broadcast_optimizer_state(
     optimiser says that theirs are sparse."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
-            "the state of torch.optim.LBFGS cannot be broadcast; it has no fixed form: begin without state on all ranks"
+            "the state of torch.optim.LBFGS cannot be broadcast, as it has no fixed form; start without state on all ranks"
         )
     at_root = PROCESS.topology.rank == root_rank
     tensors: list[Tensor] = []

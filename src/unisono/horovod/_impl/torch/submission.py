@@ -62,7 +62,7 @@ def start(
     for tensor in tensors:
         _check_tensor(kind, full_name, tensor, op)
     if (prescale != 1.0 or postscale != 1.0) and any(tensor.dtype == torch.bool for tensor in tensors):
-        raise ValueError(f"{full_name}: truth values cannot be scaled; leave prescale_factor and postscale_factor out")
+        raise ValueError(f"{full_name}: boolean tensors cannot be scaled; leave prescale_factor and postscale_factor out")
     if kind == BROADCAST and root not in channel.ranks:
         raise ValueError(f"{full_name}: root_rank must be a rank of {process_set} ({list(channel.ranks)}); received {root!r}")
     request = Request(  # by position, which takes half the time of names
@@ -87,14 +87,14 @@ def splits_of(tensor: Tensor, splits: Tensor | Sequence[int] | None, size: int) 
     num_rows = tensor.shape[0]
     if splits is None:
         if num_rows % size:
-            raise ValueError(f"alltoall: {num_rows} rows cannot be divided among {size} ranks; give splits")
+            raise ValueError(f"alltoall: {num_rows} rows cannot be divided equally among {size} ranks; give splits")
         return [num_rows // size] * size
     if isinstance(splits, Tensor) and (splits.dtype != torch.int32 or splits.dim() != 1):
         raise ValueError(f"alltoall: splits must be a vector of int32; received {splits.dtype} with shape {list(splits.shape)}")
     rows = [int(count) for count in (splits.tolist() if isinstance(splits, Tensor) else splits)]
     if len(rows) != size or min(rows) < 0 or sum(rows) > num_rows:
         raise ValueError(
-            f"alltoall: splits must be {size} numbers, 0 or more, of at most {num_rows} rows together; received {rows}"
+            f"alltoall: splits must be {size} numbers, 0 or more, with a sum of at most {num_rows} rows; received {rows}"
         )
     return rows
 
@@ -114,14 +114,12 @@ def _check_tensor(kind: str, name: str, tensor: Tensor, op: int) -> None:
     reduces = kind in (ALLREDUCE, REDUCESCATTER)
     if tensor.dtype not in (DTYPES if reduces and op not in _OF_TRUTH else MOVED):
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in (DTYPES if reduces else MOVED))
-        truth = "; truth values take hvd.Min (all), hvd.Max (any) or hvd.Product" if tensor.dtype == torch.bool else ""
+        truth = "; for boolean tensors use hvd.Min (all), hvd.Max (any) or hvd.Product" if tensor.dtype == torch.bool else ""
         raise ValueError(f"{name}: {kind} of {tensor.dtype} is not possible; give one of {known}{truth}")
     if kind in _COUNT_ROWS and tensor.dim() == 0:
-        raise ValueError(
-            f"{name}: {kind} needs tensors with at least one dimension, as it counts rows; received a scalar: give tensor.view(1)"
-        )
+        raise ValueError(f"{name}: {kind} needs tensors with at least one dimension; received a scalar; give tensor.view(1)")
     if kind == REDUCESCATTER and op not in (Average, Sum):
-        raise HorovodInternalError(f"{name}: reducescatter knows hvd.Average and hvd.Sum only; received op={op!r}")
+        raise HorovodInternalError(f"{name}: reducescatter supports hvd.Average and hvd.Sum only; received op={op!r}")
     if reduces and op == Adasum and not tensor.dtype.is_floating_point:
         raise ValueError(f"{name}: Adasum of {tensor.dtype} is not possible; give floating-point numbers")
 

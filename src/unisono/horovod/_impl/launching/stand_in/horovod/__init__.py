@@ -12,8 +12,8 @@ except ModuleNotFoundError as error:
     if error.name != "unisono":
         raise
     raise ModuleNotFoundError(
-        f"this program was started for Unisono's drop-in for Horovod, but {sys.executable} has no Unisono; install it there, or "
-        "start the program with the Python that has it",
+        f"this program needs Unisono's drop-in for Horovod, but {sys.executable} has no Unisono; install it there, or start the "
+        "program with the Python that has it",
         name="unisono",
     ) from error
 
