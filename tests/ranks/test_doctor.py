@@ -96,7 +96,7 @@ def test_alone_it_explains_itself_and_measures_between_local_ranks() -> None:
     outcome = run(*DOCTOR, environment={**plain_environment(), "UNISONO_ENGINE": "single"})  # which is right for one process
     assert outcome.code == 0, str(outcome)
     lines = outcome.output.splitlines()
-    assert lines[0] == "who am I"
+    assert lines[0] == "launcher"
     assert [line.split()[0] for line in lines[1:8]] == ["unisono", "torchrun", "openmpi", "pmi", "slurm", "tf_config", "*"]
     assert "UNISONO_RANK is not set" in lines[1]
     assert lines[7].split()[:3] == ["*", "local", "yes"]
@@ -114,7 +114,7 @@ def test_our_launcher() -> None:
     assert [(facts["rank"], facts["size"], facts["launcher"]) for facts in whole["ranks"]] == [(0, 2, "unisono"), (1, 2, "unisono")]
     assert len({facts["pid"] for facts in whole["ranks"]}) == 2
     assert [verdict["resolver"] for verdict in whole["verdicts"] if verdict["counts"]] == ["unisono"]
-    assert [one["fact"] for one in findings(whole, "ranks")] == ["2 processes, started by unisono, as asked (-n)"]
+    assert [one["fact"] for one in findings(whole, "ranks")] == ["2 processes, started by unisono, as requested (-n)"]
     assert "engine shm (one machine)" in whole["origin"]
     assert [(one["engine"], one["ranks"], one["chosen"]) for one in whole["measurements"]] == [
         ("shm", [0, 1], True),
@@ -204,7 +204,7 @@ def test_half_set_variables_are_a_finding() -> None:
     whole = read(outcome)
     assert outcome.code == 1
     (error,) = findings(whole, "ranks", "FAIL")
-    assert "half set" in error["fact"] and "start with mpirun" in error["remedy"]
+    assert "incomplete" in error["fact"] and "start with mpirun" in error["remedy"]
     assert [verdict["answer"] for verdict in whole["verdicts"] if verdict["resolver"] == "openmpi"] == ["error"]
     assert not any(verdict["counts"] for verdict in whole["verdicts"])
 
@@ -239,7 +239,7 @@ def test_an_engine_that_hangs_is_left_and_named() -> None:
     zero, one = run_ranks((PYTHON, "-c", ENGINE_HANGS, "doctor", "--json"), environments)
     whole = json.loads(zero[1])
     (stuck,) = findings(whole, "meeting", "FAIL")
-    assert "rank 0 did not come back from an engine within 1 s" in stuck["fact"] and "threading.py" in stuck["fact"]
+    assert "an engine did not finish on rank 0 within 1 s" in stuck["fact"] and "threading.py" in stuck["fact"]
     assert "UNISONO_ENGINE=gloo" in stuck["remedy"]
     assert (zero[0], len(whole["ranks"]), one[:2]) == (1, 2, (0, ""))
 
@@ -289,7 +289,7 @@ def test_a_reader_that_leaves_is_no_error(options: Sequence[str]) -> None:
     with process:
         assert process.stdout is not None and process.stderr is not None
         if not options:
-            assert process.stdout.readline() == "who am I\n"
+            assert process.stdout.readline() == "launcher\n"
         process.stdout.close()
         try:
             assert process.wait(LIMIT_S) == 128 + signal.SIGPIPE

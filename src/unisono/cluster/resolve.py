@@ -97,10 +97,12 @@ def _check_overrides(topology: Topology, overrides: Overrides) -> None:
         )
         hint = f"; {topology.note}" if topology.note else ""
         raise UsageError(
-            f"{asked} processes were asked for but {topology.launcher} says {topology.world_size} (environment); {remedy}{hint}"
+            f"{asked} processes were requested but {topology.launcher} started {topology.world_size} (environment); {remedy}{hint}"
         )
     if overrides.tasks_per_node is not None and topology.launcher != "slurm":
-        raise UsageError(f"tasks_per_node is read under SLURM only, but {topology.launcher} started this process; leave it out")
+        raise UsageError(
+            f"tasks_per_node has an effect under SLURM only, but {topology.launcher} started this process; leave it out"
+        )
 
 
 def _with_launch_options(topology: Topology, env: Mapping[str, str], overrides: Overrides) -> Topology:
@@ -129,7 +131,7 @@ def _with_task_kind(topology: Topology, overrides: Overrides) -> Topology:
     if total != topology.world_size:
         shown = ", ".join(f"{kind}: {count}" for kind, count in overrides.jobs.items())
         raise UsageError(
-            f"jobs ({shown}) name {total} processes but {topology.launcher} says {topology.world_size}; make them equal"
+            f"jobs ({shown}) name {total} processes but {topology.launcher} started {topology.world_size}; make them equal"
         )
     kinds = [(kind, index) for kind, count in overrides.jobs.items() for index in range(count)]
     kind, index = kinds[topology.global_rank]
