@@ -162,7 +162,7 @@ def test_missing_ranks_are_named_to_all() -> None:
         for rank in (0, 2):
             job.ranks[rank].start("connect", **job.values(rank, timeout_s=1.5, job="study 7"))
         for rank in (0, 2):
-            said = f"ranks 1, 3 of 4 did not come to {HERE}, port {job.ports[0]}, in time for job 'study 7'; see"
+            said = f"ranks 1, 3 of 4 did not connect to {HERE}, port {job.ports[0]}, in time for job 'study 7'; see"
             ends(job.ranks[rank].result(), "CollectiveTimeout", [1, 3], said)
 
 
@@ -391,7 +391,7 @@ def test_wrong_token() -> None:
         until(lambda: psutil.Process(job.ranks[0].pid).net_connections())
         found = job.ranks[1].call("connect", **job.values(1, token="another", timeout_s=1.5))
         ends(found, "CollectiveTimeout", [0], "belongs to another job")
-        ends(job.ranks[0].result(), "CollectiveTimeout", [1], "rank 1 of 2 did not come")
+        ends(job.ranks[0].result(), "CollectiveTimeout", [1], "rank 1 of 2 did not connect")
 
 
 # ---- losses --------------------------------------------------------------------------------------------------------

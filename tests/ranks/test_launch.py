@@ -236,7 +236,7 @@ def test_inside_several_processes_of_another_launcher_it_is_refused(script: Scri
     env = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     done = run("-n", "2", script("print('started')"), env=env)
     assert done.process.returncode == 2
-    assert "this is process 1 of 4 by the variables of torchrun" in done.shown()
+    assert "this is process 1 of 4 according to torchrun" in done.shown()
     assert "would start 4 x 2 processes" in done.shown()
     alone = run("-n", "2", script("print('started')"), env={**env, "RANK": "0", "WORLD_SIZE": "1"})
     assert alone.process.returncode == 0
@@ -252,7 +252,7 @@ def test_under_srun_one_task_may_start_ranks_and_several_may_not(slurm_cluster: 
     )
     assert one.code == 0 and sorted(one.output.splitlines()) == ["[0] started", "[1] started"], str(one)
     assert several.code == 2 and "] started" not in several.output, str(several)
-    assert "of 2 by the variables of slurm" in several.output
+    assert "of 2 according to slurm" in several.output
 
 
 # ---- lines -----------------------------------------------------------------------------------------------------------
