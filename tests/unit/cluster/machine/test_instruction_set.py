@@ -101,7 +101,9 @@ def test_it_is_set_before_libraries_load_and_refused_afterwards() -> None:
         "cap_instruction_set('baseline')\n"
     )
     assert done.stdout == "so far\n", done.stderr
-    assert done.stderr.splitlines()[-1].startswith("unisono.errors.UsageError: --portable baseline comes too late: numpy is already loaded")
+    assert done.stderr.splitlines()[-1].startswith(
+        "unisono.errors.UsageError: --portable baseline comes too late: numpy is already loaded"
+    )
     assert "env ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE" in done.stderr
 
 
