@@ -58,9 +58,7 @@ def limit_s(time: str) -> int:
     """Pure: returns the time limit of --time in seconds; it reads all forms of SLURM, and 2h or 1h30m."""
     found = round(parse_duration(time))
     if found <= START_ALLOWANCE_S:
-        raise UsageError(
-            f"--time {time} leaves no time to train: {START_ALLOWANCE_S} s are kept for its start; give a longer --time"
-        )
+        raise UsageError(f"--time {time} leaves no time to train: a job needs {START_ALLOWANCE_S} s to start; give a longer --time")
     return found
 
 
@@ -83,7 +81,7 @@ def _header(job: Job) -> str:
         ("requeue", None, "SLURM may restart the job after a node has failed"),
     ]
     if job.limit_s >= MIN_LIMIT_FOR_SIGNAL_S:
-        why = "a second stop signal for every rank, in case the training's own clock fails"
+        why = "stops every rank, in case the training's own clock fails"
         rows.append(("signal", f"USR1@{SIGNAL_S}", why))
     meant = {name: (value, why) for name, value, why in rows}
     lines = []

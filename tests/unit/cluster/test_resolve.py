@@ -95,8 +95,8 @@ def test_an_allocation_with_several_tasks_is_pointed_out_to_a_single_process() -
     [
         (envs.srun(0), ("4 processes were requested but slurm started 3", "ask for 3 or start 4")),
         (envs.own(0), ("4 processes were requested but unisono started 2", "ask for 2 or start 4")),
-        ({}, ("4 processes were requested but local started 1", "unisono run -n 4")),
-        (envs.SBATCH_SHELL, ("but local started 1", "this is the batch script of SLURM job 2")),
+        ({}, ("4 processes were requested but this process was started alone", "unisono run -n 4")),
+        (envs.SBATCH_SHELL, ("but this process was started alone", "this is the batch script of SLURM job 2")),
     ],
 )
 def test_another_number_than_asked_for_is_refused(env: envs.Env, facts: tuple[str, str]) -> None:

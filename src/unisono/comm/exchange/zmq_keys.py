@@ -118,7 +118,7 @@ def _read_record(handle: int, path: Path, kind: type[Record]) -> Record:
     status = os.fstat(handle)
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageError(
-            f"{path} holds keys and has mode {stat.S_IMODE(status.st_mode):04o}, so other users may read it; run chmod 600 {path}, "
+            f"{path} holds keys and has mode {stat.S_IMODE(status.st_mode):04o}, so other users have access; run chmod 600 {path}, "
             "and if someone may have read it, start the run in another directory"
         )
     try:
