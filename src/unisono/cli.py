@@ -21,17 +21,17 @@ READER_LEFT_CODE = 141
 VERBS: Mapping[str, str] = {
     "train": "train a task file on any number of workers",
     "tune": "search for the best settings of a task, many trials at a time",
-    "join": "be one more worker of a run that was started with --elastic",
+    "join": "add a worker to a run that was started with --elastic",
     "submit": "train under SLURM, in as many jobs as it takes",
-    "run": "start a program as several processes that find each other",
+    "run": "start a program as several connected processes",
     "horovodrun": "start a program written for Horovod, unchanged",
-    "status": "show how far runs are, and what each of their jobs did",
+    "status": "show the progress of runs, and what each of their jobs did",
     "evaluate": "evaluate a trained model on a part of its data",
     "apply": "apply trained models to inputs and write their predictions",
-    "compare": "rank runs that were measured on the same samples, with intervals",
+    "compare": "rank runs that were evaluated on the same samples, with confidence intervals",
     "verify": "train a run again with another number of workers, and compare every bit",
     "data": "list, check and fetch the known data sets",
-    "doctor": "say what a job would find on this machine and what usually goes wrong",
+    "doctor": "check this machine and job for common problems, and name the remedies",
 }
 """Verb -> its line in `unisono --help`. The file `commands/VERB.py` does it and is loaded when it is used."""
 
@@ -114,7 +114,7 @@ def _without_verb(argv: list[str]) -> int:
         "  unisono submit task.py --time 00:30:00   train a task under SLURM, in as many jobs as it takes\n"
         "  unisono run -n 4 train.py --epochs 3     four processes of a program on this machine\n"
         "  unisono horovodrun -np 4 python train.py  a program written for Horovod, unchanged\n"
-        "  unisono doctor                           what a job would find here, and what to repair first\n"
+        "  unisono doctor                           common problems of this machine, with remedies\n"
         "  unisono run --help                       all options of one verb, with examples",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

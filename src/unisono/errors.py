@@ -28,7 +28,7 @@ class ReportedElsewhere(UnisonoError):
     """Another rank reports what went wrong; this one ends with the same exit code and no message."""
 
     def __init__(self, code: int) -> None:
-        super().__init__("another rank says what went wrong")
+        super().__init__("another rank reports the error")
         self.code = code
 
 

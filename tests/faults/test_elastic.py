@@ -170,7 +170,7 @@ def test_a_killed_server_restarts_and_a_stopped_run_resumes(start: Callable[...,
     run.until_epoch(3)
     run.until(lambda: any(Path("run/checkpoints").glob("step-*")))
     run.member(0).kill()
-    run.until(lambda: "it is started again" in run.said() and "resumed after step" in run.said())
+    run.until(lambda: "restarting it" in run.said() and "resumed after step" in run.said())
     run.until_epoch(8)
     os.kill(run.process.pid, signal.SIGTERM)
     assert run.process.wait(LIMIT_S) == 75, run.said()

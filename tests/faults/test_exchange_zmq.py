@@ -165,14 +165,14 @@ def test_calls_out_of_turn_are_refused(connection_file: Path) -> None:
         while_serving(server, lambda: caller.join(ENOUGH_S))
         with pytest.raises(CommError, match="there is no call to wait for"):
             caller.wait_reply()
-        with pytest.raises(UsageError, match=f"a vector of {MAX_BYTES + 4} bytes, but the server takes up to {MAX_BYTES}"):
+        with pytest.raises(UsageError, match=f"{MAX_BYTES + 4} bytes, but the server accepts at most {MAX_BYTES}"):
             caller.post(WORK, torch.empty(MAX_BYTES // 4 + 1))
         caller.post(WORK)
-        with pytest.raises(CommError, match="wait for its reply first"):
+        with pytest.raises(CommError, match=r"one call at a time.*wait_reply"):
             caller.post(WORK)
         received(server)
         server.reply(caller.number, WORK)
-        with pytest.raises(CommError, match="waits for no reply"):
+        with pytest.raises(CommError, match="not waiting for a reply"):
             server.reply(caller.number, WORK)
         caller.wait_reply(ENOUGH_S)
 
@@ -358,7 +358,7 @@ def test_a_server_whose_port_was_taken_is_found_at_another(connection_file: Path
         before = read_connection_file(connection_file)
         port = int(before.address.rpartition(":")[2])
         with socket.create_server(("127.0.0.1", port)), serving(connection_file, said, first_number=1) as server:
-            assert said == [f"port {port} of 127.0.0.1 has been taken by another program meanwhile; the server takes another"]
+            assert len(said) == 1 and f"port {port} of 127.0.0.1 is now used by another program" in said[0]
             after = read_connection_file(connection_file)
             assert after == before._replace(address=after.address) != before
             with pytest.raises(UnknownWorker):
@@ -561,7 +561,7 @@ def test_malformed_messages_of_a_member_are_refused(connection_file: Path) -> No
         until(partial(goes_off, peer, [b"last"]), partial(round_trip, server, caller))
         last = "refused a message from 127.0.0.1: a header of 4 instead of"
         until(lambda: any(last in line for line in said), lambda: round_trip(server, caller))
-        assert any("REPLY, which only a server says" in line for line in said)
+        assert any("REPLY, which only a server sends" in line for line in said)
         assert any("bytes of vector for 3 elements" in line for line in said)
 
 

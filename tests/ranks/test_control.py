@@ -162,7 +162,7 @@ def test_missing_ranks_are_named_to_all() -> None:
         for rank in (0, 2):
             job.ranks[rank].start("connect", **job.values(rank, timeout_s=1.5, job="study 7"))
         for rank in (0, 2):
-            said = f"ranks 1, 3 of 4 did not come to {HERE}, port {job.ports[0]}, in time for job 'study 7'; see"
+            said = f"ranks 1, 3 of 4 did not connect to {HERE}, port {job.ports[0]}, in time for job 'study 7'; see"
             ends(job.ranks[rank].result(), "CollectiveTimeout", [1, 3], said)
 
 
@@ -229,7 +229,7 @@ def test_a_rank_that_is_there_twice() -> None:
             job.ranks[rank].start("connect", **job.values(rank))
         until(lambda: job.ranks[1].is_in("await_welcome"))
         found = job.ranks[2].call("connect", **job.values(1))
-        ends(found, "UsageError", [], f"rank 1 of this job is there twice: process {job.ranks[1].pid} on ")
+        ends(found, "UsageError", [], f"two processes are rank 1 of this job: process {job.ranks[1].pid} on ")
         assert not isinstance(job.ranks[2].call("connect", **job.values(2)), Raised)
         assert not any(isinstance(job.ranks[rank].result(), Raised) for rank in (0, 1))
 
@@ -391,7 +391,7 @@ def test_wrong_token() -> None:
         until(lambda: psutil.Process(job.ranks[0].pid).net_connections())
         found = job.ranks[1].call("connect", **job.values(1, token="another", timeout_s=1.5))
         ends(found, "CollectiveTimeout", [0], "belongs to another job")
-        ends(job.ranks[0].result(), "CollectiveTimeout", [1], "rank 1 of 2 did not come")
+        ends(job.ranks[0].result(), "CollectiveTimeout", [1], "rank 1 of 2 did not connect")
 
 
 # ---- losses --------------------------------------------------------------------------------------------------------
@@ -514,7 +514,7 @@ def test_members_that_disagree_about_the_group() -> None:
         job.ranks[0].start("exchange", "k", [0, 1, 2], None, LIMIT_S)
         job.ranks[1].start("exchange", "k", [1, 0], None, LIMIT_S)
         for rank in (0, 1):
-            ends(job.ranks[rank].result(), "MismatchedCall", [], "exchange 'k' is between")
+            ends(job.ranks[rank].result(), "MismatchedCall", [], "exchange 'k' has members")
 
 
 def test_wrong_members_are_refused() -> None:

@@ -96,7 +96,7 @@ def test_alone_it_explains_itself_and_measures_between_local_ranks() -> None:
     outcome = run(*DOCTOR, environment={**plain_environment(), "UNISONO_ENGINE": "single"})  # which is right for one process
     assert outcome.code == 0, str(outcome)
     lines = outcome.output.splitlines()
-    assert lines[0] == "who am I"
+    assert lines[0] == "launcher"
     assert [line.split()[0] for line in lines[1:8]] == ["unisono", "torchrun", "openmpi", "pmi", "slurm", "tf_config", "*"]
     assert "UNISONO_RANK is not set" in lines[1]
     assert lines[7].split()[:3] == ["*", "local", "yes"]
@@ -114,7 +114,7 @@ def test_our_launcher() -> None:
     assert [(facts["rank"], facts["size"], facts["launcher"]) for facts in whole["ranks"]] == [(0, 2, "unisono"), (1, 2, "unisono")]
     assert len({facts["pid"] for facts in whole["ranks"]}) == 2
     assert [verdict["resolver"] for verdict in whole["verdicts"] if verdict["counts"]] == ["unisono"]
-    assert [one["fact"] for one in findings(whole, "ranks")] == ["2 processes, started by unisono, as asked (-n)"]
+    assert [one["fact"] for one in findings(whole, "ranks")] == ["2 processes, started by unisono, as requested (-n)"]
     assert "engine shm (one machine)" in whole["origin"]
     assert [(one["engine"], one["ranks"], one["chosen"]) for one in whole["measurements"]] == [
         ("shm", [0, 1], True),
@@ -129,7 +129,7 @@ def test_mpirun_and_a_count_that_differs() -> None:
     assert outcome.code == 1 and not whole["ok"], str(outcome)
     assert outcome.output.count('"verdicts"') == 1
     (count,) = findings(whole, "ranks", "FAIL")
-    assert "2 processes, started by openmpi, but 4 were asked for" in count["fact"]
+    assert "2 processes, started by openmpi, but -n requests 4" in count["fact"]
     assert "mpirun -n 4" in count["remedy"]
     assert [(facts["mpi"]["rank"], facts["mpi"]["size"]) for facts in whole["ranks"]] == [(0, 2), (1, 2)]
     assert whole["ranks"][0]["mpi"]["launcher"].startswith("Open MPI")
@@ -160,7 +160,7 @@ def test_ranks_requested_without_a_launcher() -> None:
     whole = read(outcome)
     assert outcome.code == 0, str(outcome)
     (count,) = findings(whole, "ranks", "warn")
-    assert "2 processes were asked for (-n), but this one is alone" in count["fact"]
+    assert "2 processes, but this process is alone" in count["fact"]
     assert (whole["size"], whole["started"], len(whole["ranks"])) == (1, 2, 2)
 
 
@@ -169,7 +169,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
     zero, one = run_ranks(program, [rank_of(3, 0, "missing 2"), rank_of(3, 1, "missing 2")])
     whole = json.loads(zero[1])
     (missing,) = findings(whole, "meeting", "FAIL")
-    assert "rank 2 of 3 did not come" in missing["fact"], missing
+    assert "rank 2 of 3 did not connect" in missing["fact"], missing
     assert missing["remedy"]
     assert zero[0] == 1
     assert one == (0, "", "")
@@ -204,7 +204,7 @@ def test_half_set_variables_are_a_finding() -> None:
     whole = read(outcome)
     assert outcome.code == 1
     (error,) = findings(whole, "ranks", "FAIL")
-    assert "half set" in error["fact"] and "start with mpirun" in error["remedy"]
+    assert "incomplete" in error["fact"] and "start with mpirun" in error["remedy"]
     assert [verdict["answer"] for verdict in whole["verdicts"] if verdict["resolver"] == "openmpi"] == ["error"]
     assert not any(verdict["counts"] for verdict in whole["verdicts"])
 
@@ -239,7 +239,7 @@ def test_an_engine_that_hangs_is_left_and_named() -> None:
     zero, one = run_ranks((PYTHON, "-c", ENGINE_HANGS, "doctor", "--json"), environments)
     whole = json.loads(zero[1])
     (stuck,) = findings(whole, "meeting", "FAIL")
-    assert "rank 0 did not come back from an engine within 1 s" in stuck["fact"] and "threading.py" in stuck["fact"]
+    assert "an engine did not finish on rank 0 within 1 s" in stuck["fact"] and "threading.py" in stuck["fact"]
     assert "UNISONO_ENGINE=gloo" in stuck["remedy"]
     assert (zero[0], len(whole["ranks"]), one[:2]) == (1, 2, (0, ""))
 
@@ -257,7 +257,7 @@ def test_on_a_terminal_there_is_colour_and_progress() -> None:
         assert process.wait(LIMIT_S) == 0
     finally:
         os.close(controller)
-    assert b"\x1b[1mwho am I\x1b[0m" in shown
+    assert b"\x1b[1mlauncher\x1b[0m" in shown
     assert b"gathering facts ...\r\x1b[K" in shown, "the line is cleared before the report goes on"
     assert b"\x1b[32mok  \x1b[0m" in shown
 
@@ -289,7 +289,7 @@ def test_a_reader_that_leaves_is_no_error(options: Sequence[str]) -> None:
     with process:
         assert process.stdout is not None and process.stderr is not None
         if not options:
-            assert process.stdout.readline() == "who am I\n"
+            assert process.stdout.readline() == "launcher\n"
         process.stdout.close()
         try:
             assert process.wait(LIMIT_S) == 128 + signal.SIGPIPE

@@ -233,7 +233,7 @@ def test_a_failure_on_another_host_ends_all_with_its_code(ssh: Mapping[str, str]
     done = run("-H", "localhost:1,127.0.0.2:1", PYTHON, program, env=ssh, verb="horovodrun")
     assert done.process.returncode == 7, done.shown()
     assert "rank 1 exited with code 7" in done.shown()
-    assert "unisono: a rank of host 127.0.0.2 ended with code 7; the other hosts are ended" in done.shown()
+    assert "unisono: a rank of host 127.0.0.2 ended with code 7; the other hosts will be ended" in done.shown()
     assert not any(map(is_running, map(int, re.findall(r"pid (\d+)", done.shown()))))
 
 
@@ -297,7 +297,7 @@ def test_a_host_that_cannot_be_reached_is_named(ssh: Mapping[str, str], script: 
     done = horovodrun("-H", "nowhere:1", PYTHON, script("pass"), env=ssh)
     assert done.process.returncode == 255
     assert "no route" in done.shown()
-    assert "host nowhere ended with code 255; could ssh log in there without a password? try: ssh nowhere" in done.shown()
+    assert re.search("host nowhere ended with code 255; .*without a password: ssh nowhere", done.shown())
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

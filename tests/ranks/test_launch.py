@@ -96,7 +96,7 @@ def test_continue_lets_the_others_finish(script: Script) -> None:
     wait_for_ever()
     """
     with Launcher("-n", "3", "--on-failure", "continue", script(body), grace_s=SHORT_S) as launcher:
-        launcher.reading().wait_for("[0] pid", "[2] pid", "rank 1 exited with code 3; the others go on")
+        launcher.reading().wait_for("[0] pid", "[2] pid", "rank 1 exited with code 3; the others continue")
         os.kill(launcher.process.pid, signal.SIGUSR1)
         assert launcher.finish() == 3
         assert {"[0] done", "[2] done"} <= set(launcher.printed("out"))
@@ -111,7 +111,7 @@ def test_restart_starts_all_ranks_again(script: Script, tmp_path: Path) -> None:
     lives = [line.split() for line in done.printed("out")]
     assert sorted((line[0], line[2]) for line in lives) == [(f"[{r}]", str(k)) for r in (0, 1) for k in (0, 1, 2)]
     assert len({line[3] for line in lives}) == 3, "each attempt has its own token"
-    assert "unisono: starting all ranks again (restart 2 of 5)" in done.printed("err")
+    assert "unisono: restarting all ranks (restart 2 of 5)" in done.printed("err")
     assert [line.split()[1] for line in (logs / "rank-0.log").read_text().splitlines()] == ["0", "1", "2"]
 
 
@@ -236,7 +236,7 @@ def test_inside_several_processes_of_another_launcher_it_is_refused(script: Scri
     env = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     done = run("-n", "2", script("print('started')"), env=env)
     assert done.process.returncode == 2
-    assert "this is process 1 of 4 by the variables of torchrun" in done.shown()
+    assert "this is process 1 of 4 according to torchrun" in done.shown()
     assert "would start 4 x 2 processes" in done.shown()
     alone = run("-n", "2", script("print('started')"), env={**env, "RANK": "0", "WORLD_SIZE": "1"})
     assert alone.process.returncode == 0
@@ -252,7 +252,7 @@ def test_under_srun_one_task_may_start_ranks_and_several_may_not(slurm_cluster: 
     )
     assert one.code == 0 and sorted(one.output.splitlines()) == ["[0] started", "[1] started"], str(one)
     assert several.code == 2 and "] started" not in several.output, str(several)
-    assert "of 2 by the variables of slurm" in several.output
+    assert "of 2 according to slurm" in several.output
 
 
 # ---- lines -----------------------------------------------------------------------------------------------------------
@@ -470,7 +470,7 @@ def test_the_second_interrupt_kills(script: Script) -> None:
     with Launcher("-n", "2", script(COUNT)) as launcher:
         pids = launcher.reading().pids(2)
         os.kill(launcher.process.pid, signal.SIGINT)
-        launcher.wait_for("[0] got SIGINT", "[1] got SIGINT", "interrupt again")
+        launcher.wait_for("[0] got SIGINT", "[1] got SIGINT", "Ctrl-C again")
         assert all(map(is_running, pids))
         os.kill(launcher.process.pid, signal.SIGINT)
         assert launcher.finish() == 130
@@ -484,7 +484,7 @@ def test_a_stop_is_no_failure_to_start_again_from(script: Script, signum: int, c
         launcher.reading().pids(2)
         os.kill(launcher.process.pid, signum)
         assert launcher.finish() == code
-        assert "again (restart" not in launcher.shown()
+        assert "(restart" not in launcher.shown()
 
 
 def test_ranks_that_stop_in_good_order_give_0(script: Script) -> None:

@@ -90,7 +90,7 @@ def test_a_second_interrupt_does_not_wait_for_what_ignores_the_first(script: Scr
     with Launcher("-n", "1", script(body), grace_s=1000) as launcher:
         pids = family(launcher, 1)
         os.kill(launcher.process.pid, signal.SIGINT)
-        launcher.wait_for("interrupt again")
+        launcher.wait_for("Ctrl-C again")
         os.kill(launcher.process.pid, signal.SIGINT)
         assert launcher.finish() == 130
         assert all_end(pids, 0)

@@ -44,7 +44,7 @@ def test_gloo_is_taken_and_the_reason_is_printed(own_proc: bool) -> None:
     outcome = run_apart(own_proc=own_proc)
     assert outcome.code == 0, str(outcome)
     (origin,) = re.findall(r"unisono: (2 processes.*)", outcome.output)
-    assert re.search(r"engine gloo \(.*/proc/\d+/fd/\d+.*one process name space", origin), str(outcome)
+    assert re.search(r"engine gloo \(.*/proc/\d+/fd/\d+.*one PID namespace", origin), str(outcome)
     assert outcome.output.count("pi is about 3.1415905") == 1, str(outcome)
 
 
@@ -53,5 +53,5 @@ def test_shared_memory_that_was_asked_for_is_refused() -> None:
     assert outcome.code == 2, str(outcome)
     for rank in (0, 1):
         (told,) = re.findall(rf"\[{rank}\] unisono: error: (.*)", outcome.output)
-        assert "one process name space, otherwise use --engine gloo" in told, str(outcome)
+        assert "one PID namespace, or use --engine gloo" in told, str(outcome)
     assert "Traceback" not in outcome.output, str(outcome)

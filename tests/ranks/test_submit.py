@@ -127,7 +127,7 @@ def test_scancel_ends_the_chain_and_submitting_again_resumes(submit_folder: Subm
     submit_folder.submit("--out", "runs/digits")
     job = submit_folder.wait_for("running")["job"]
     said = submit_folder.unisono("submit", DIGITS, "--time", "1", "--out", "runs/digits", code=2)
-    assert f"job {job} (RUNNING) of runs/digits is in the queue already" in said
+    assert f"job {job} (RUNNING) of runs/digits is already in the queue" in said
     submit_folder.cluster.ask("scancel", str(job))
     assert within(LIMIT_S, lambda: not submit_folder.cluster.ask("squeue", "--noheader"))
     (submit_folder.run / "wait").unlink()

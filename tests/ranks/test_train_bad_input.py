@@ -331,7 +331,7 @@ def test_an_error_of_all_ranks_is_reported_once(two_ranks: Callable[..., tuple[i
             ("--global-batch", "1"),
             "global_batch 1 is smaller than the 2 workers (--global-batch); use at least 2, or fewer workers",
         ),
-        (("-n", "3"), "3 workers were asked for (-n), but 2 were started"),
+        (("-n", "3"), "-n requests 3 workers, but 2 were started"),
         (("--set", "model.widht=3"), "did you mean 'model.width'"),
     ):
         code, output = two_ranks("", *options)

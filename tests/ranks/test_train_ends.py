@@ -240,7 +240,7 @@ def test_ctrl_c_of_the_launcher_reaches_all() -> None:
         ended = program.finish(LIMIT_S)
     assert ended.code == 75, ended
     lines = [line for line in ended.output.splitlines() if not line.startswith("epoch ")]
-    assert lines[1].endswith("interrupted: told all ranks; interrupt again (Ctrl-C) to kill them"), ended
+    assert lines[1].endswith("interrupted: all ranks are stopping; press Ctrl-C again to kill them"), ended
     assert lines[2] == f"stopped (Ctrl-C); run the same command to resume from step {STEPS}", ended
     assert lines[3].startswith("interrupted: ") and lines[4].startswith("results in run: ") and len(lines) == 5, ended
     assert summary()["reason"] == "interrupted" and summary()["replicas_equal"]

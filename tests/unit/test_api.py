@@ -54,7 +54,7 @@ def test_options_are_keywords(asked: list[tuple[TrainConfig, WorkerOptions]]) ->
         ({"log_every": "often"}, "--log-every must be a whole number of at least 1; received 'often'"),
         ({"time_limit": "soon"}, "a time limit must be above 0"),
         ({"from_study": "studies/x"}, "--from-study needs the file of the task"),
-        ({"restarts": 2}, "--restarts is for workers that -n starts"),
+        ({"restarts": 2}, "--restarts needs several workers"),
     ],
 )
 def test_mistakes(asked: list[tuple[TrainConfig, WorkerOptions]], options: dict[str, Any], message: str) -> None:

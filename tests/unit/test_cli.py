@@ -60,7 +60,7 @@ NODES = ("--nodes", "2", "--rendezvous", "node01:29400")
         (["-n", "2", "--bogus", "1", "x"], "unisono run does not know '--bogus'; see unisono run --help"),
         (["-n", "2", "--eng", "shm", "x"], "unisono run does not know '--eng'"),
         (["-n", "2", "--engine", "magic", "x"], "--engine must be one of auto, single, shm, mpi, gloo, nccl; received 'magic'"),
-        (["-n", "2", "--engine", "single", "x"], "--engine single is for one process, but 2 are asked for"),
+        (["-n", "2", "--engine", "single", "x"], "--engine single is for one process, but -n starts 2"),
         (["-n", "2", "--allreduce", "tree", "x"], "--allreduce must be one of auto, ring, recursive_doubling, rabenseifner,"),
         (["-n", "2", "--time-limit-s", "0", "x"], "--time-limit-s must be a finite number of seconds above 0; received 0"),
         (["-n", "2", "--time-limit-s", "nan", "x"], "--time-limit-s must be a finite number of seconds above 0; received nan"),
@@ -98,8 +98,8 @@ def test_run_refuses(arguments: list[str], message: str, capsys: Capture) -> Non
         ("ENGINE", "magic", "UNISONO_ENGINE must be one of auto, single, shm, mpi, gloo, nccl; received 'magic' (environment)"),
         ("ALLREDUCE", "tree", "UNISONO_ALLREDUCE must be one of auto, ring, recursive_doubling, rabenseifner,"),
         ("TIME_LIMIT_S", "soon", "UNISONO_TIME_LIMIT_S must be a number of seconds above 0; received 'soon' (environment)"),
-        ("ENGINE", "single", "UNISONO_ENGINE=single (environment) is for one process, but 2 are asked for (-n)"),
-        ("ENGINE", "mpi", "UNISONO_ENGINE=mpi (environment) needs processes that MPI starts"),
+        ("ENGINE", "single", "UNISONO_ENGINE=single (environment) is for one process, but -n starts 2"),
+        ("ENGINE", "mpi", "UNISONO_ENGINE=mpi (environment) needs processes that MPI has started"),
     ],
 )
 def test_run_names_the_variable_that_is_wrong(
@@ -120,10 +120,8 @@ def test_engine_mpi_gives_the_line_that_starts_it(capsys: Capture, tmp_path: Pat
     program = [str(tmp_path / "my train.py"), "--epochs", "3"]
     options = ["-n", "4", "--nodes", "2", "--node-rank", "0", "--rendezvous", "a:1", "--allreduce", "ring", "--engine", "mpi"]
     shown = refuse(["run", *options, *program], capsys)
-    assert shown.startswith(
-        "unisono: error: --engine mpi needs processes that MPI starts, which unisono run does not do; start with: "
-    )
-    line = shown.partition("start with: ")[2].partition(" (or srun")[0]
+    assert shown.startswith("unisono: error: --engine mpi needs processes that MPI has started, and")
+    line = shown.partition("start them with: ")[2].partition(" (or with srun")[0]
     variables = ["UNISONO_ENGINE=mpi", "UNISONO_ALLREDUCE=ring"]
     assert shlex.split(line) == ["mpirun", "-n", "8", "env", *variables, sys.executable, *program]
 

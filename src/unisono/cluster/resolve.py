@@ -96,11 +96,17 @@ def _check_overrides(topology: Topology, overrides: Overrides) -> None:
             else f"ask for {topology.world_size} or start {asked}"
         )
         hint = f"; {topology.note}" if topology.note else ""
-        raise UsageError(
-            f"{asked} processes were asked for but {topology.launcher} says {topology.world_size} (environment); {remedy}{hint}"
-        )
+        raise UsageError(f"{asked} processes were requested but {_started(topology)} (environment); {remedy}{hint}")
     if overrides.tasks_per_node is not None and topology.launcher != "slurm":
-        raise UsageError(f"tasks_per_node is read under SLURM only, but {topology.launcher} started this process; leave it out")
+        raise UsageError(
+            f"tasks_per_node has an effect under SLURM only, but {topology.launcher} started this process; leave it out"
+        )
+
+
+def _started(topology: Topology) -> str:
+    """Returns how many processes were started, for messages: 'slurm started 4'."""
+    alone = topology.launcher == "local"
+    return "this process was started alone" if alone else f"{topology.launcher} started {topology.world_size}"
 
 
 def _with_launch_options(topology: Topology, env: Mapping[str, str], overrides: Overrides) -> Topology:
@@ -128,9 +134,7 @@ def _with_task_kind(topology: Topology, overrides: Overrides) -> Topology:
     total = sum(overrides.jobs.values())
     if total != topology.world_size:
         shown = ", ".join(f"{kind}: {count}" for kind, count in overrides.jobs.items())
-        raise UsageError(
-            f"jobs ({shown}) name {total} processes but {topology.launcher} says {topology.world_size}; make them equal"
-        )
+        raise UsageError(f"jobs ({shown}) name {total} processes but {_started(topology)}; make them equal")
     kinds = [(kind, index) for kind, count in overrides.jobs.items() for index in range(count)]
     kind, index = kinds[topology.global_rank]
     return replace(topology, task_type=kind, task_index=index)

@@ -61,6 +61,6 @@ def require(env: Mapping[str, str], needed: Sequence[Name], whose: str, remedy: 
     if missing:
         present = [name for names in alternatives if (name := first_set(env, names)) is not None]
         raise UsageError(
-            f"the variables of {whose} are half set: {', '.join(present)} {'is' if len(present) == 1 else 'are'} there, "
+            f"the variables of {whose} are incomplete: {', '.join(present)} {'is' if len(present) == 1 else 'are'} set, "
             f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing (environment); {remedy}"
         )

@@ -73,7 +73,8 @@ def checked_parts(kind: str, long: Tensor, short: Tensor, counts: Sequence[int] 
     """Returns how many elements of `long` each member has, and checks that this rank's `short` has its number."""
     if counts is None and long.numel() != short.numel() * size:
         raise UsageError(
-            f"{kind}: the long side has {long.numel()} elements, expected {size} x {short.numel()}; give counts if uneven"
+            f"{kind}: the larger buffer has {long.numel()} elements, expected {size} x {short.numel()}; give counts if "
+            "the parts differ in size"
         )
     parts = [short.numel()] * size if counts is None else checked_counts(kind, long, counts, "counts", size)
     if parts[rank] != short.numel():
@@ -85,7 +86,7 @@ def checked_counts(kind: str, tensor: Tensor, counts: Sequence[int] | None, name
     """Returns the counts by member, equal ones for None; raises `UsageError` unless their sum is the length of the tensor."""
     if counts is None:
         if tensor.numel() % size:
-            raise UsageError(f"{kind}: {tensor.numel()} elements do not divide by {size} members; give {name}")
+            raise UsageError(f"{kind}: {tensor.numel()} elements cannot be divided equally among {size} members; give {name}")
         return [tensor.numel() // size] * size
     if len(counts) != size or min(counts) < 0 or sum(counts) != tensor.numel():
         raise UsageError(f"{kind}: {name} must be {size} numbers >= 0 with sum {tensor.numel()}; received {list(counts)}")

@@ -74,10 +74,10 @@ def choose_engine(requested: str, launcher: str, members: list[ProcessInfo]) -> 
 def check_engine(engine: str, me: ProcessInfo, nodes: list[int]) -> None:
     """Raises `UsageError` with the remedy if the engine cannot work here."""
     if engine == "single" and len(nodes) > 1:
-        raise UsageError(f"engine single serves one process, but there are {len(nodes)} (--engine or UNISONO_ENGINE); leave it out")
+        raise UsageError(f"engine single is for one process, but there are {len(nodes)} (--engine or UNISONO_ENGINE); leave it out")
     if engine == "shm" and len(set(nodes)) > 1:
         raise UsageError(
-            f"engine shm serves one node, but the job has {len(set(nodes))} (--engine or UNISONO_ENGINE); use gloo or mpi, "
+            f"engine shm works on one node, but the job has {len(set(nodes))} (--engine or UNISONO_ENGINE); use gloo or mpi, "
             "whose node_aware all-reduce uses shared memory inside each node"
         )
     if engine == "shm" and me.no_shm:

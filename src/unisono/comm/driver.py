@@ -33,7 +33,7 @@ class Work(ABC, Generic[R_co]):
 
 def not_done(call: object, timeout_s: float | None) -> NotDone:
     """Makes the error of a wait whose own time limit has passed."""
-    return NotDone(f"{call} is not done after {timeout_s:g} s; wait again, or see why a peer is late")
+    return NotDone(f"{call} is not done after {timeout_s:g} s; wait again, or find out why another rank is late")
 
 
 class SubmittedWork(Work[T]):

@@ -63,6 +63,6 @@ def raise_root_cause(watch: Watch, error: BaseException, what: str) -> NoReturn:
         watch.poll()
         time.sleep(0.01)
     comm = watch.comm
-    text = f"{watch.call} on rank {comm.rank} of {comm.name} failed in {what}, though no member is known to be gone: {error}"
+    text = f"{watch.call} on rank {comm.rank} of {comm.name} failed in {what}, but no member is known to be lost: {error}"
     comm.give_up(text, ())
     raise CommError(text) from error

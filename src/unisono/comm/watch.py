@@ -101,7 +101,7 @@ class Watch:
         stacks = "\n".join(self._shown_report(r, reports.get(m)) for r, m in enumerate(comm.members) if r != comm.rank)
         if self.sources:
             who = join_ranks(self.sources)
-            text = f"{self.call} on rank {comm.rank} of {comm.name}: {who} did nothing about it within {self.limit_s:g} s"
+            text = f"{self.call} on rank {comm.rank} of {comm.name}: {who} did not respond within {self.limit_s:g} s"
             comm.give_up(text, self.sources)
             raise CollectiveTimeout(self.sources, f"{text}\n{stacks}")
         seq, call = comm.control.current_calls.get(comm.name, (0, ""))
@@ -120,7 +120,7 @@ class Watch:
             raise self.mismatch(*different[0], stacks)
         if not missing:
             self.raise_if_lost()  # another gave up while we asked, and knows who was late: by now that one has come
-        named = join_ranks(missing) if missing else "none (all are here, but the engine does not finish)"
+        named = join_ranks(missing) if missing else "none (all have arrived, but the engine does not finish)"
         text = (
             f"{self.call} on rank {comm.rank} of {comm.name}: not all members arrived within {self.limit_s:g} s; missing: {named}"
         )

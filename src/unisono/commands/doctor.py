@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-DESCRIPTION = """Says which launcher started this process and why, and checks threads, shared memory, GPUs, host names,
-network and MPI, with the remedy for each thing found."""
+DESCRIPTION = """Shows which launcher started this process, and checks threads, memory, GPUs, host names, network and MPI.
+Each problem is shown with its remedy."""
 EPILOG = """examples:
   unisono doctor
   unisono doctor -n 8 --json > doctor.json
@@ -15,7 +15,12 @@ EPILOG = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Local: adds the options of the verb."""
-    parser.add_argument("-n", type=int, metavar="N", help="processes there should be; alone, as many are started to look")
+    parser.add_argument(
+        "-n",
+        type=int,
+        metavar="N",
+        help="number of processes that the job should have; if started alone, doctor starts N itself",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument("--no-bandwidth", action="store_true", help="do not measure the network between two ranks")
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-DESCRIPTION = """Joins a run whose workers may come, go and die (unisono train --elastic). The run directory says where the server
-is and holds the key that opens it, which only its owner can read. Ctrl-C leaves the run after the batches in hand; the others
-continue."""
+DESCRIPTION = """Adds a worker to a run whose workers may join, leave and die (unisono train --elastic). The run directory has the
+address and the key of the server; only its owner can read the key. On Ctrl-C this worker finishes its current batches and leaves;
+the others continue."""
 EPILOG = """examples:
   unisono train task.py --elastic 4 --algorithm gem --out runs/a       a server and four workers
   unisono join runs/a                                                  a fifth one, at any time
@@ -24,8 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Local: adds the options of the verb."""
     parser.add_argument("run", metavar="RUN", type=Path, help="the run directory")
     parser.add_argument("--threads", type=int, metavar="T", help="threads of this worker (default: all CPUs)")
-    parser.add_argument("--device", default="auto", metavar="D", help="where it computes: auto, cpu, cuda or cuda:NUMBER")
-    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for a server that is about to start")
+    parser.add_argument(
+        "--device", default="auto", metavar="D", help="device of this worker: auto (default), cpu, cuda or cuda:NUMBER"
+    )
+    parser.add_argument("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for the server to start (default 0)")
 
 
 def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called

@@ -11,14 +11,14 @@ from unisono.errors import UsageError
 from unisono.launch.launch import LaunchConfig
 from unisono.task.options import add_options, options_for, options_of
 
-DESCRIPTION = """Starts N processes of a program on this machine, with the environment in which they find each other.
-Each line they print gets its rank in front. When one fails, all end, and its exit code is ours.
-A .py file or a module runs by the same Python as unisono; anything else is looked up on PATH."""
+DESCRIPTION = """Starts N processes of a program on this machine and sets the variables with which they connect to each other.
+Each line of their output begins with the rank. When a process fails, the others are ended, and the command exits with its code.
+A .py file or a module runs with the same Python as unisono; any other program is looked up on PATH."""
 EPILOG = """examples:
   unisono run -n 4 train.py --epochs 3
   unisono run -n 4 --engine gloo --log-dir logs -m package.train --epochs 3
   unisono run -n 8 --on-failure restart --restarts 5 train.py
-two hosts without a scheduler, the same command on both but for --node-rank:
+on two hosts without a scheduler, the same command except for --node-rank:
   node01$ unisono run -n 4 --nodes 2 --node-rank 0 --rendezvous node01:29400 train.py
   node02$ unisono run -n 4 --nodes 2 --node-rank 1 --rendezvous node01:29400 train.py
 a program written for Horovod, unchanged (`import horovod.torch as hvd`), started here or by another launcher:
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--horovod",
         action="store_true",
-        help="`import horovod` gives unisono.horovod, HOROVOD_RANK and the like are set, every process sees all GPUs; without -n "
-        "inside srun, mpirun or torchrun",
+        help="for Horovod programs: `import horovod` gives unisono.horovod, HOROVOD_RANK etc. are set, a process sees all GPUs; "
+        "inside srun, mpirun or torchrun leave -n out",
     )
     add_options(parser, LaunchConfig)
 
@@ -65,7 +65,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     _, program = split(argv)
     given = options_for(LaunchConfig, vars(args))
     if "node_rank" in given and "num_nodes" not in given:
-        raise UsageError(f"--node-rank {args.node_rank} needs --nodes, the number of hosts; add it or leave both out")
+        raise UsageError(f"--node-rank {args.node_rank} needs --nodes, the number of hosts; add --nodes, or leave both out")
     if "node_rank" not in given and isinstance(num := given.get("num_nodes"), int) and num > 1:
         raise UsageError(f"--nodes {num} needs --node-rank on each host: 0..{num - 1}, a different one on each")
     if "num_local" not in given:
@@ -87,7 +87,7 @@ def _become_rank(args: argparse.Namespace, program: tuple[str, ...], given: dict
     for name in vars(args):
         if name not in WITHOUT_N:
             shown = name.replace("_", "-")
-            raise UsageError(f"--{shown} has no effect without -n; add -n, or leave it to the launcher that starts the processes")
+            raise UsageError(f"--{shown} has no effect without -n; add -n, or leave --{shown} out")
     from unisono.horovod._impl.launching.rank_start import be_rank, horovod_start
 
     be_rank(program, horovod_start(program), launch_options(LaunchConfig(program, 1, **given)))

@@ -21,7 +21,7 @@ from unisono.slurm_jobs.job_log import ChainJob
 from unisono.training.run_folder import run_status
 
 DESCRIPTION = """Shows the state of runs: running, waiting, starting, stopped (the same command resumes), finished, failed, died.
-A folder that is no run stands for all runs in it. A run given by name also shows each of its attempts: job, steps, end."""
+For a folder of runs it shows all runs in it. For a run directory it also shows each attempt: job, steps, end."""
 EPILOG = """examples:
   unisono status                       all runs in runs/
   unisono status runs/digits           one run, with the jobs of its chain
@@ -51,7 +51,7 @@ class RunStatusRow:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Local: the options of the verb."""
     parser.add_argument(
-        "runs", nargs="*", default=["runs"], metavar="RUN", help="run directories, or folders of them (default runs)"
+        "runs", nargs="*", default=["runs"], metavar="RUN", help="run directories, or folders with runs in them (default runs)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON array instead of a table")
 
@@ -128,24 +128,24 @@ def _state(
     if waiting:
         return "waiting", "; ".join(waiting)
     if starting:
-        return "starting", f"job {starting[0]} has begun, its training not yet"
+        return "starting", f"job {starting[0]} has started, but its training has not"
     if alive:
         return "running", ""
     if queued is None and last is not None and last.last_words.startswith(("submitted", "requeues")):
-        return "waiting", f"job {last.job} {last.last_words}; how it stands can only be seen where squeue is"
+        return "waiting", f"job {last.job} {last.last_words}; its state can only be seen where squeue is installed"
     if known is not None and began:
         if alive is None:
-            return "running", f"it runs on {known['host']}, and whether it is still alive cannot be seen from here"
-        return "died", f"died at step {known['step']} without a word; the same command resumes from its last checkpoint"
+            return "running", f"it runs on {known['host']}; from here one cannot see whether it is still alive"
+        return "died", f"died at step {known['step']} without an error message; the same command resumes from the last checkpoint"
     words = last.last_words if last is not None and last.last_words.startswith("stopped") else ""
     if known is not None:
         return known["state"], words or (known["reason"] or "" if known["state"] != "finished" else "")
     if (path / "summary.json").is_file():
         return "finished", ""  # by a version that wrote no status
     if last is None:
-        return "unknown", "nothing tells how far its training is"
+        return "unknown", "no file shows the progress of its training"
     if queued is None and last.exit_code is None:
-        return "unknown", f"job {last.job} {last.last_words}; how it stands can only be seen where squeue is"
+        return "unknown", f"job {last.job} {last.last_words}; its state can only be seen where squeue is installed"
     if last.began_unix_s is None:
         return "died", f"job {last.job} left the queue before it began"
     return ("died" if last.exit_code is None else "failed"), words or f"job {last.job} ended before its training began"

@@ -18,10 +18,10 @@ from unisono.task.options import add_options, check, option, options_for
 from unisono.task.task_file import check_file
 from unisono.training.run_folder.run_directory import make_new_directory, new_names
 
-DESCRIPTION = """Writes a readable batch file into the run directory and submits it. A job stops in time, saves, and is followed
-by the next, which resumes there, until the training is done. All options of `unisono train` mean the same here; those of
-sbatch that are not listed stand after `--`. What all jobs at a site have in common stands in its site file: that of --site or
-UNISONO_SITE, ./unisono-site.toml or ~/.config/unisono/site.toml (account, partition, modules, preamble, container, sbatch)."""
+DESCRIPTION = """Writes a readable batch file into the run directory and submits it. Each job saves and stops before its time limit,
+and the next job resumes there, until the training is done. All options of `unisono train` mean the same here; give other options
+of sbatch after `--`. The site file has the settings of all jobs at a site (account, partition, modules, preamble, container,
+sbatch): the file given by --site or UNISONO_SITE, else ./unisono-site.toml, else ~/.config/unisono/site.toml."""
 EPILOG = """examples:
   unisono submit task.py --epochs 90 --nodes 2 --time 00:30:00
   unisono submit task.py -n 8 --nodes 2 --cpus-per-task 8 --time 12:00:00 --partition gpu -- --gres=gpu:4 --mail-type=END
@@ -35,19 +35,24 @@ scancel ends the job and the chain; `scancel -s USR1 JOB` saves, ends the job an
 class JobOptions:
     """Options of the job; those that `unisono train` also has mean the same as there."""
 
-    time: str | None = option(None, "limit of one job: 00:30:00, 90 (minutes), 2-12:00 (days), 2h", "T", group="the job")
-    nodes: int | None = option(None, "nodes (default 1)", "K", least=1)
-    ntasks_per_node: int | None = option(None, "workers of each node (default 1, or as -n says)", "N", least=1)
-    account: str | None = option(None, "whom to charge, as sbatch takes it", "X")
-    partition: str | None = option(None, "where to run, as sbatch takes it", "X")
-    qos: str | None = option(None, "quality of service, as sbatch takes it", "X")
-    constraint: str | None = option(None, "features of the nodes, as sbatch takes it", "X")
-    cpus_per_task: str | None = option(None, "CPUs of each worker, as sbatch takes it", "X")
-    gpus_per_task: str | None = option(None, "GPUs of each worker, as sbatch takes it", "X")
-    mem: str | None = option(None, "memory of each node, as sbatch takes it", "X")
+    time: str | None = option(
+        None,
+        "time limit of each job: 00:30:00, 90 (minutes), 2-12:00 (days-hours), 2h; required here or in the site file",
+        "T",
+        group="the job",
+    )
+    nodes: int | None = option(None, "number of nodes (default 1)", "K", least=1)
+    ntasks_per_node: int | None = option(None, "workers on each node (default 1, or -n divided by --nodes)", "N", least=1)
+    account: str | None = option(None, "account to charge, as for sbatch", "X")
+    partition: str | None = option(None, "partition to run in, as for sbatch", "X")
+    qos: str | None = option(None, "quality of service, as for sbatch", "X")
+    constraint: str | None = option(None, "required features of the nodes, as for sbatch", "X")
+    cpus_per_task: str | None = option(None, "CPUs of each worker, as for sbatch", "X")
+    gpus_per_task: str | None = option(None, "GPUs of each worker, as for sbatch", "X")
+    mem: str | None = option(None, "memory of each node, as for sbatch", "X")
     job_name: str | None = option(None, "name of the jobs (default: that of the run directory)", "X")
-    site: str | None = option(None, "the site file", "FILE")
-    max_jobs: int = option(sbatch.MAX_JOBS, "at most K jobs", "K", least=1)
+    site: str | None = option(None, "site file (default: UNISONO_SITE, ./unisono-site.toml or ~/.config/unisono/site.toml)", "FILE")
+    max_jobs: int = option(sbatch.MAX_JOBS, "submit at most K jobs in a row", "K", least=1)
     dry_run: bool = option(False, "print the batch file and submit nothing")
     requeue: bool = False
 
@@ -58,9 +63,9 @@ class JobOptions:
 NAMED = ("account", "partition", "qos", "constraint", "cpus-per-task", "gpus-per-task", "mem", "job-name")
 """Options of sbatch that are common enough to stand among ours."""
 REFUSED: Mapping[str, str] = {
-    "time_limit": "--time-limit is written by unisono submit from --time; leave it out",
-    "fresh": "--fresh would start over in every job; leave --out out, and a new directory is taken",
-    "restarts": "--restarts is for workers that unisono starts itself, and srun starts these; leave it out",
+    "time_limit": "unisono submit sets --time-limit from --time; leave --time-limit out",
+    "fresh": "--fresh would start over in every job; to start a new run, leave --fresh and --out out",
+    "restarts": "--restarts is for workers that unisono starts itself, but here srun starts them; leave --restarts out",
 }
 """Options of `unisono train` that mean nothing here, with the remedy."""
 
@@ -78,7 +83,9 @@ def _add_job_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--chain", action="store_false", dest="requeue", default=False, help="each job submits its successor (default)"
     )
-    how.add_argument("--requeue", action="store_true", help="the same job starts again; where that is refused, a successor follows")
+    how.add_argument(
+        "--requeue", action="store_true", help="the same job is requeued; if SLURM refuses that, it submits a successor"
+    )
 
 
 def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -133,8 +140,8 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
         number = slurm_queue.submit(file, first_only, env)
     with explain_os_errors(out / sbatch.LOG), (out / sbatch.LOG).open("a") as log:
         log.write(job_log.event_line(time.time(), number, "submitted as number 1"))
-    print(f"submitted job {number}, which trains in {out} (site file: {found or 'none'}; at most {job.max_jobs} jobs in a row)")
-    print(f"watch: unisono status {out}; what it prints: {out}/slurm-{number}.out; end: scancel {number}")
+    print(f"submitted job {number}; run directory: {out} (site file: {found or 'none'}; at most {job.max_jobs} jobs in a row)")
+    print(f"progress: unisono status {out}; output: {out}/slurm-{number}.out; to end it: scancel {number}")
     return 0
 
 
@@ -161,7 +168,9 @@ def _options(
     named = {name: value for name in NAMED if (value := getattr(job, name.replace("-", "_"))) is not None}
     options: dict[str, str | None] = {**of_site.sbatch, **ours, **named, **sbatch_options.parse(passed)}
     if not options.get("time"):
-        raise UsageError("unisono submit needs the time limit of one job: --time 00:30:00, or sbatch.time in the site file")
+        raise UsageError(
+            "unisono submit needs the time limit of each job; give e.g. --time 00:30:00, or sbatch.time in the site file"
+        )
     first = [
         f"--{name}" if options[name] is None else f"--{name}={options[name]}"
         for name in options
@@ -175,9 +184,11 @@ def _tasks(job: JobOptions, num_workers: int | None, of_site: sbatch.Options) ->
     num_nodes, each = job.nodes, job.ntasks_per_node
     if num_workers and each and (num_workers != each * num_nodes if num_nodes else num_workers % each):
         nodes = f"{num_nodes} nodes" if num_nodes else "whole nodes"
-        raise UsageError(f"-n {num_workers} workers do not fill {nodes} with --ntasks-per-node {each}; give one of the two")
+        raise UsageError(
+            f"-n {num_workers} workers do not fill {nodes} with --ntasks-per-node {each}; give only one of -n and --ntasks-per-node"
+        )
     if num_workers and num_nodes and num_workers < num_nodes:
-        raise UsageError(f"-n {num_workers} workers cannot use --nodes {num_nodes}; each node needs one at least")
+        raise UsageError(f"-n {num_workers} workers cannot use --nodes {num_nodes}; each node needs at least one")
     found: dict[str, str | None] = {}
     if num_nodes or "nodes" not in of_site:
         found["nodes"] = str(num_nodes or (num_workers // each if num_workers and each else 1))
@@ -218,7 +229,7 @@ def _directory(given: str | None, name: str) -> Iterator[Path]:
     out = Path(given)
     alive = slurm_queue.job_states(job.job for job in job_log.read(out / sbatch.LOG))
     for job, state in (alive or {}).items():
-        raise UsageError(f"job {job} ({state}) of {out} is in the queue already; wait for it, or end it with scancel {job}")
+        raise UsageError(f"job {job} ({state}) of {out} is already in the queue; wait for it, or end it with scancel {job}")
     with explain_os_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     yield out

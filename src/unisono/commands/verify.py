@@ -16,8 +16,8 @@ from typing import Any
 
 from unisono.errors import UsageError
 
-DESCRIPTION = """Trains a run that was cut into shards (--shards) again, with another number of workers, and compares the hashes of
-all weights: step by step for some steps, or epoch by epoch to the end. The first step and tensor that differ are named."""
+DESCRIPTION = """Repeats a run that was trained with --shards, with another number of workers, and compares the hashes of all
+weights: after each of the first steps, or after each epoch to the end. Shows the first step and tensor that differ."""
 EPILOG = """examples:
   unisono verify runs/digits                 20 steps with another number of workers
   unisono verify runs/digits -n 4 --steps 100
@@ -45,12 +45,16 @@ class TrainedRun:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Local: adds the options of the verb."""
     parser.add_argument("run", metavar="RUN", help="the run directory")
-    parser.add_argument("-n", type=int, metavar="N", help="workers to train it again with (default: 1, or 2 if it had 1)")
+    parser.add_argument(
+        "-n", type=int, metavar="N", help="number of workers of the new training (default 1, or 2 if the run had 1)"
+    )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--steps", type=int, metavar="K", help=f"compare the first K steps (default {DEFAULT_STEPS})")
-    how.add_argument("--whole", action="store_true", help="train to the end and compare with what the run has recorded")
-    parser.add_argument("--task", metavar="TASK.py", help="where the task file is now, if it has moved")
-    parser.add_argument("--engine", metavar="E", help="how the workers talk: auto, single, shm, gloo or mpi")
+    how.add_argument(
+        "--whole", action="store_true", help="repeat the whole training and compare with the hashes that the run recorded"
+    )
+    parser.add_argument("--task", metavar="TASK.py", help="path of the task file, if it has moved")
+    parser.add_argument("--engine", metavar="E", help="how the workers communicate: auto (default), single, shm, gloo or mpi")
 
 
 def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
@@ -58,7 +62,7 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
     from unisono.cluster.resolve import current_topology
 
     if current_topology().launcher != "local":
-        raise UsageError("unisono verify starts its workers itself; call it once, without srun or mpirun around it")
+        raise UsageError("unisono verify starts its workers itself; run it once, without srun, mpirun or torchrun")
     for option, value in (("-n", args.n), ("--steps", args.steps)):
         if value is not None and value < 1:
             raise UsageError(f"{option} must be at least 1; received {value}")
@@ -80,12 +84,14 @@ def read_trained_run(path: Path, task: str | None) -> TrainedRun:
     try:
         summary = json.loads((path / "summary.json").read_text())
     except FileNotFoundError:
-        raise UsageError(f"{path} holds no summary.json of a run that ended; check the path, or wait for its end") from None
+        raise UsageError(
+            f"{path} has no summary.json, so it is not a finished run; check the path, or wait until the run ends"
+        ) from None
     except ValueError as error:
-        raise UsageError(f"{path / 'summary.json'} is no JSON ({error})") from error
+        raise UsageError(f"{path / 'summary.json'} is not valid JSON ({error}); train the run again") from error
     if summary["config"]["settings"].get("shards") is None:
         raise UsageError(
-            f"{path} was trained without --shards, so its bits depend on the number of workers and there is nothing to compare; "
+            f"{path} was trained without --shards, so its bits depend on the number of workers and cannot be compared; "
             "train it with --shards S"
         )
     if summary["accepted_changes"]:
@@ -95,7 +101,7 @@ def read_trained_run(path: Path, task: str | None) -> TrainedRun:
     made = summary["provenance"]
     command = made["command"]
     if not command or command[:2] != ["unisono", "train"]:
-        raise UsageError(f"{path} was not trained by `unisono train`, so its command is not known; train it by that")
+        raise UsageError(f"{path} was not trained by `unisono train`, so its command is not known; train it with `unisono train`")
     directory = Path(made["directory"]) if task is None else Path.cwd()
     file = Path(made["task"]["file"] if task is None else task).resolve()
     check_file(file)
@@ -103,7 +109,9 @@ def read_trained_run(path: Path, task: str | None) -> TrainedRun:
     if changed := list(differences(summary["config"]["sources"], sources, "sources")):
         raise UsageError(f"the task of {path} has changed since it was trained: {changed[0]}; restore it, or train it again")
     if not directory.is_dir():
-        raise UsageError(f"{directory}, where {path} was trained, is not here; give --task and call this where its data are found")
+        raise UsageError(
+            f"{directory}, where {path} was trained, does not exist here; give --task, and run this where the task finds its data"
+        )
     as_typed = summary["config"]["task_file"]
     return TrainedRun(path, [word for word in command[2:] if word != as_typed], file, directory, summary["num_workers"], summary)
 
@@ -115,7 +123,9 @@ def _train(run: TrainedRun, out: Path, num_workers: int, engine: str | None, *op
     print(f"unisono verify: {run.task.name} with {_workers(num_workers)}", flush=True)
     done = subprocess.run(command, cwd=run.directory, check=False)
     if done.returncode not in (0, 75):
-        raise UsageError(f"the training with {_workers(num_workers)} ended with exit code {done.returncode}; it says why above")
+        raise UsageError(
+            f"the training with {_workers(num_workers)} ended with exit code {done.returncode}; see its error message above"
+        )
     return out
 
 
@@ -136,7 +146,7 @@ def _compare_steps(run: TrainedRun, folder: Path, num_workers: int, engine: str 
     compared = sorted(there.keys() & here.keys())
     if not compared:
         raise UsageError(
-            f"{recorded} has hashes of the steps {', '.join(map(str, list(there)[:5]))}, ... and none of the first {steps}; "
+            f"{recorded} has hashes of steps {', '.join(map(str, list(there)[:5]))}, ... but none of the first {steps}; "
             f"give --steps {min(there, default=1)} or more, or --whole"
         )
     found = first_difference(there, here)
@@ -150,7 +160,9 @@ def _compare_steps(run: TrainedRun, folder: Path, num_workers: int, engine: str 
         )
         return 1
     how = (
-        "" if recorded.exists() else " (two new trainings, as it has no hashes of its steps; --whole compares with the run itself)"
+        ""
+        if recorded.exists()
+        else " (of two new trainings, as the run recorded no hashes of steps; --whole compares with the run itself)"
     )
     print(f"the same bits: {run.path}, {len(compared)} steps up to step {compared[-1]}, with {both}{how}")
     return 0
@@ -166,7 +178,7 @@ def _compare_results(run: TrainedRun, folder: Path, num_workers: int, engine: st
         if there["weights"] != here["weights"]:
             print(
                 f"DIFFERENT: {run.path} after epoch {there['epoch'] + 1}: {there['weights']} with {_workers(run.num_workers)}, "
-                f"{here['weights']} with {_workers(num_workers)}; --steps K finds the step and the tensor"
+                f"{here['weights']} with {_workers(num_workers)}; --steps K shows the step and the tensor"
             )
             return 1
     if (run.summary["steps"], run.summary["weights_sha256"]) != (again["steps"], again["weights_sha256"]):
@@ -187,7 +199,7 @@ def _report_changes(run: TrainedRun, again: Path) -> None:
     now = json.loads((again / "summary.json").read_text())
     changed = differences(run.summary["config"]["samples"], now["config"]["samples"], "samples")
     for text in (*describe_changes(run.summary["promise"], now["promise"]), *changed):
-        print(f"warning: {text}; so other bits are no wonder")
+        print(f"warning: {text}; different bits are to be expected")
 
 
 def _workers(number: int) -> str:

@@ -55,7 +55,7 @@ class JobExamination:
             control = self._meet()
         except (CommError, UsageError) as error:
             self._add_problem(
-                error, f"see whether the launcher started all {self.at.world_size} (squeue, ps) and whether they reach rank 0"
+                error, f"check that the launcher started all {self.at.world_size} (squeue, ps) and that they reach rank 0"
             )
             if self.at.global_rank == 0:
                 self.say("gathering facts")
@@ -65,7 +65,7 @@ class JobExamination:
             self._examine(control)
         except (PeerLost, CollectiveTimeout) as error:
             control.give_up(str(error), [rank for rank in error.ranks if rank != control.rank])
-            self._add_problem(error, "see what this rank printed and whether its node is well (memory, file system)")
+            self._add_problem(error, "see the output of this rank, and check its node (memory, file system)")
         except BaseException as error:
             control.give_up(f"{type(error).__name__}: {error}")
             raise
@@ -98,7 +98,7 @@ class JobExamination:
         mpi = installed_mpi.find_installed(self.env, self.at.launcher)
         if not installed_mpi.is_usable(mpi):
             why = mpi.error or mpi.library or "mpi4py is not installed"
-            raise UsageError(f"mpirun of {mpi.launcher} does not say where rank 0 is, and MPI cannot be asked: {why}")
+            raise UsageError(f"mpirun of {mpi.launcher} does not say where rank 0 is, and MPI cannot be started to find out: {why}")
         from unisono.comm.engines.mpi import complete_topology
 
         found = self.aside.run(lambda: complete_topology(self.at), ENGINES_LIMIT_S)
@@ -136,9 +136,7 @@ class JobExamination:
         meeting = replace(self.at, address=self.ranks[0].address, token=token)
         trial = self.aside.run(lambda: try_engines(meeting, self.ranks), ENGINES_LIMIT_S)
         if trial is None:
-            fact = (
-                f"rank {self.at.global_rank} did not come back from an engine within {ENGINES_LIMIT_S:g} s ({self.aside.where()})"
-            )
+            fact = f"an engine did not finish on rank {self.at.global_rank} within {ENGINES_LIMIT_S:g} s ({self.aside.where()})"
             raise CollectiveTimeout([self.at.global_rank], f"{fact}; try another engine: export UNISONO_ENGINE=gloo")
         self.engine, self.origin, self.measurements = trial.engine, trial.origin, trial.measurements
 

@@ -72,7 +72,7 @@ class _Examination:
         self.output.progress("gathering facts")
         own = gather(local.resolve({}, Overrides()), self.env, LOOPBACK)
         problem = finding_from_error(
-            FAIL, "ranks", str(error), "unset what another launcher left over, or start with the right one"
+            FAIL, "ranks", str(error), "unset the variables that another launcher left, or start with the right launcher"
         )
         return self._report(Job((own,), launcher="", size=1), [problem])
 

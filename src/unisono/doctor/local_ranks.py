@@ -100,4 +100,4 @@ def _read(whole: dict[str, Any]) -> Answer:
 
 def _failure(fact: str) -> Answer:
     """Returns an answer whose only finding is this failure."""
-    return Answer(problems=(Finding(FAIL, "meeting", fact, "see what they say: unisono run -n 2 -m unisono doctor"),))
+    return Answer(problems=(Finding(FAIL, "meeting", fact, "see their output: unisono run -n 2 -m unisono doctor"),))

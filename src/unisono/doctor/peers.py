@@ -53,4 +53,4 @@ def _why_not(pid: int, fd: int, proof: bytes) -> str:
             found = file.read(len(proof))
     except OSError as error:
         return f"{path}: {error.strerror}"
-    return "" if found == proof else f"{path} is another process's: they have different process name spaces"
+    return "" if found == proof else f"{path} belongs to another process: they are in different PID namespaces"

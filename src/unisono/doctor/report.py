@@ -31,7 +31,7 @@ class Page:
     def verdicts(self, verdicts: Verdicts) -> Iterator[str]:
         """The lines that show what each launcher's variables say; a star marks the answer that is used."""
         counts = deciding_launcher(verdicts)
-        yield self._paint("who am I", BOLD)
+        yield self._paint("launcher", BOLD)
         for name, answer in verdicts:
             star = "*" if name == counts else " "
             yield f"  {star} {name:<10} {_kind(answer):<6} {_reason(answer)}"
@@ -44,7 +44,9 @@ class Page:
             yield from self._section(title, together)
         yield from self._section("between ranks", [finding for finding in findings if finding.check in LAST])
         warnings, failures = (sum(finding.level == level for finding in findings) for level in (WARN, FAIL))
-        summary = f"{with_unit(failures, 'failure')}, {with_unit(warnings, 'warning')}" if warnings or failures else "all is well"
+        summary = (
+            f"{with_unit(failures, 'failure')}, {with_unit(warnings, 'warning')}" if warnings or failures else "no problems found"
+        )
         yield ""
         yield self._paint(summary, RED if failures else YELLOW if warnings else GREEN)
 
@@ -104,9 +106,9 @@ def _reason(answer: Topology | NotThisLauncher | UsageError) -> str:
     if isinstance(answer, UsageError):
         return str(answer)
     if answer.launcher == "local":
-        return "one process, which nobody started together with others"
+        return "one process, started alone"
     node = "" if answer.node_rank is None else f" on node {answer.node_rank} of {answer.num_nodes}"
-    meeting = f"ranks meet at {answer.address}, from port {answer.port}" if answer.address else "MPI must say where rank 0 is"
+    meeting = f"ranks meet at {answer.address}, from port {answer.port}" if answer.address else "MPI knows where rank 0 is"
     place = f"rank {answer.global_rank} of {answer.world_size}, local rank {answer.local_rank} of {answer.local_size}{node}"
     return f"{place}; {meeting}" if answer.world_size > 1 else place
 
@@ -121,6 +123,6 @@ def _nodes(job: Job, findings: Sequence[Finding]) -> Iterator[tuple[str, Sequenc
         ranks = [facts for node in nodes for facts in job.nodes[node]]
         hosts = list(dict.fromkeys(facts.host for facts in ranks))
         shown = f"{', '.join(hosts[:4])}{', ...' if len(hosts) > 4 else ''}"
-        names = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {with_unit(len(nodes) - 1, 'other')} like it"
+        names = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {with_unit(len(nodes) - 1, 'other')} with the same findings"
         title = f"{names}: host {shown}, {describe_ranks([facts.rank for facts in ranks])}"
         yield title, own

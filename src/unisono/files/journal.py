@@ -78,7 +78,7 @@ class Writer:
             try:
                 self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
             except FileExistsError:
-                raise CannotWrite(f"{self.path} is another writer's; a job that starts again must write under a new name") from None
+                raise CannotWrite(f"{self.path} belongs to another writer; a restarted job must write under a new name") from None
             fsync_path(folder)
 
     def append(self, value: Mapping[str, Any], later: bool = False) -> None:

@@ -32,12 +32,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Local, blocking: checks every byte of the folder and returns the plain values about it; raises DamagedFolder."""
     try:
         if not folder.is_dir():
-            raise DamagedFolder("it is no directory")
+            raise DamagedFolder("it is not a directory")
         if not (folder / MANIFEST).is_file():
             raise DamagedFolder(f"it has no {MANIFEST}")
         text = (folder / MANIFEST).read_bytes()
         if text != _sealed(text):
-            raise DamagedFolder(f"{MANIFEST} is not as it was written")
+            raise DamagedFolder(f"{MANIFEST} was changed after it was written")
         manifest: dict[str, Any] = json.loads(text)
         _check_files(folder, {name: FileDigest(file["sha256"], file["bytes"]) for name, file in manifest["files"].items()})
     except OSError as error:
@@ -56,7 +56,7 @@ def _check_files(folder: Path, files: Mapping[str, FileDigest]) -> None:
         if (num_bytes := (folder / name).stat().st_size) != written.num_bytes:
             raise DamagedFolder(f"{name} has {num_bytes} bytes instead of {written.num_bytes}")
         if sha256_of(folder / name) != written.sha256:
-            raise DamagedFolder(f"{name} is not as it was written")
+            raise DamagedFolder(f"{name} was changed after it was written")
 
 
 def _sealed(text: bytes) -> bytes:

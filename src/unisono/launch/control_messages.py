@@ -28,7 +28,7 @@ def secret_from_stdin(fd: int = 0) -> str:
         byte = os.read(fd, 1)
         if not byte:
             raise UsageError(
-                "standard input ended before the secret of the job came (--control-stdin); only launchers give that option"
+                "standard input ended before the secret of the job was read; leave --control-stdin out, which is for launchers only"
             )
         received += byte
     return received.decode(errors="replace").strip()

@@ -43,7 +43,7 @@ def _counts(given: str | tuple[int, ...]) -> tuple[int, ...]:
     try:
         return tuple(map(int, given.split(","))) if isinstance(given, str) else given
     except ValueError:
-        raise UsageError(f"--on-nodes must be whole numbers with commas between them; received {given!r}") from None
+        raise UsageError(f"--on-nodes must be whole numbers separated by commas; received {given!r}") from None
 
 
 @dataclass(frozen=True)
@@ -53,30 +53,39 @@ class LaunchConfig:
     program: tuple[str, ...]
     """The program as typed: a script, an executable or `-m module`, then its arguments."""
     num_local: int = option(REQUIRED, "processes on this node (the same on every node)", "N", flag="-n", least=1, is_keyword=False)
-    engine: str | None = option(None, "how they talk: auto, single, shm, gloo or nccl (mpi is for mpirun)", "E", choices=ENGINES)
-    allreduce: str | None = option(
-        None, "auto, ring, recursive_doubling, rabenseifner, node_aware or engine (the library's)", "A", choices=ALLREDUCES
+    engine: str | None = option(
+        None, "how the processes communicate: auto (default), single, shm, gloo or nccl (mpi is for mpirun)", "E", choices=ENGINES
     )
-    time_limit_s: float | None = option(None, "how long a collective waits for a missing rank", "S", above=0, unit="seconds")
+    allreduce: str | None = option(
+        None,
+        "algorithm of the all-reduce: auto (default), ring, recursive_doubling, rabenseifner, node_aware, engine (its own)",
+        "A",
+        choices=ALLREDUCES,
+    )
+    time_limit_s: float | None = option(
+        None, "how long a collective call waits for a missing rank, in seconds (default 600)", "S", above=0, unit="seconds"
+    )
     """`engine`, `allreduce` and `time_limit_s` are options of the communicator; None leaves them to the environment."""
-    num_nodes: int = option(1, "hosts that run this command together", "K", flag="--nodes", least=1)
-    node_rank: int = option(0, "which of them this is: 0..K-1; rank 0 runs on node 0", "I")
-    rendezvous: str | None = option(None, "where the other nodes meet node 0, alike on all nodes", "HOST:PORT")
-    job: str | None = option(None, "name of the job, for messages; alike on all nodes", "NAME")
+    num_nodes: int = option(1, "hosts on which this command is started", "K", flag="--nodes", least=1)
+    node_rank: int = option(0, "number of this host, 0..K-1; rank 0 runs on node 0", "I")
+    rendezvous: str | None = option(None, "address of node 0 and a free port there; the same on all nodes", "HOST:PORT")
+    job: str | None = option(
+        None, "name of the job, shown in messages; the same on all nodes (default: the program's name)", "NAME"
+    )
     """Name of the job; on several nodes it also separates two jobs with the same rendezvous."""
-    log_dir: Path | None = option(None, "also write the lines of each rank to DIR/rank-N.log", "DIR", convert=Path)
+    log_dir: Path | None = option(None, "also write the output of each rank to DIR/rank-N.log", "DIR", convert=Path)
     on_failure: str = option(
         "end",
-        "end (default): all end; continue: the others continue; restart: all start again; elastic: each ends alone, and rank 0 "
-        "starts again if it was killed",
+        "what happens when a rank fails: end (default): all ranks are ended; continue: the others continue; restart: all ranks are "
+        "restarted; elastic: the others continue, and rank 0 is restarted if it was killed",
         "POLICY",
         choices=FAILURE_POLICIES,
     )
-    restarts: int | None = option(None, f"with restart: at most R times (default {DEFAULT_RESTARTS})", "R", least=1)
-    threads: int | None = option(None, "threads for each process (default: the CPUs we may use / N, at least 1)", "T", least=1)
+    restarts: int | None = option(None, f"with --on-failure restart: at most R restarts (default {DEFAULT_RESTARTS})", "R", least=1)
+    threads: int | None = option(None, "threads of each process (default: available CPUs / N, at least 1)", "T", least=1)
     portable: str | None = None
     """Level at which the ranks cap their instruction set (`machine/instruction_set.py`); None leaves it to the environment."""
-    bind: str = option("cpus", "cpus: each process keeps its share of the CPUs; none: it may move", "HOW", choices=BINDINGS)
+    bind: str = option("cpus", "cpus: bind each process to its share of the CPUs; none: do not bind", "HOW", choices=BINDINGS)
     """Whether each process is bound to its share of the CPUs, where there are enough for all of them and for `threads`."""
     output_from: str = "all"
     """"all": every line has its rank in front. "first": standard output is that of rank 0 only, without prefix and, on a
@@ -88,7 +97,7 @@ class LaunchConfig:
     """Further variables for each rank of this node; empty: none."""
     num_on_nodes: tuple[int, ...] = option((), "", "L", flag="--on-nodes", convert=_counts)
     """Processes on each node where they are not as many everywhere; empty: `num_local` on each."""
-    timestamps: bool = option(False, "put the time in front of every line")
+    timestamps: bool = option(False, "begin every line with the time")
     control_stdin: bool = option(False, "")
     """Whether standard input brings control messages: names of signals, and with several nodes first the secret of the job. Its end
     ends all ranks (`launch/control_messages.py`)."""
@@ -118,18 +127,20 @@ class LaunchConfig:
         counts = self.num_on_nodes
         if counts and (len(counts) != self.num_nodes or min(counts) < 1 or counts[self.node_rank] != self.num_local):
             raise UsageError(
-                f"--on-nodes {','.join(map(str, counts))} must be {self.num_nodes} numbers (--nodes), of which number "
-                f"{self.node_rank} (--node-rank) is {self.num_local} (-n); correct it"
+                f"--on-nodes {','.join(map(str, counts))} must have {self.num_nodes} numbers (--nodes), and number "
+                f"{self.node_rank} (--node-rank) must be {self.num_local} (-n)"
             )
 
     def _check_restarts(self) -> None:
         """Raises `UsageError` for --restarts without --on-failure restart, and for restarts on several nodes."""
         if self.restarts is not None and self.on_failure != "restart":
-            raise UsageError(f"--restarts {self.restarts} has no effect without --on-failure restart; add it or leave this out")
+            raise UsageError(
+                f"--restarts {self.restarts} has no effect without --on-failure restart; add it, or leave --restarts out"
+            )
         if self.on_failure == "restart" and self.num_nodes > 1:
             raise UsageError(
-                "--on-failure restart works on one node, as a launcher cannot end the ranks of other nodes; "
-                "with --nodes let the scheduler start the job again (sbatch --requeue)"
+                "--on-failure restart works on one node only, as a launcher cannot end the ranks of other nodes; "
+                "with --nodes, let the scheduler restart the job (sbatch --requeue)"
             )
 
     @property
@@ -167,7 +178,7 @@ def launch(config: LaunchConfig) -> int:
             if outcome.code in FINAL_CODES or outcome.stopped or restart == config.max_restarts:
                 break
             restart += 1
-            console.say(f"starting all ranks again (restart {restart} of {config.max_restarts})")
+            console.say(f"restarting all ranks (restart {restart} of {config.max_restarts})")
         flush_output(selector, inbox, console)
     return outcome.code or exit_code_of_lost_output(console.failure)
 

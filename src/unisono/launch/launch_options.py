@@ -47,11 +47,11 @@ def check_launch_options(config: LaunchConfig, base: Mapping[str, str]) -> None:
     place = f"--engine {engine}" if config.engine else f"UNISONO_ENGINE={engine} (environment)"
     total = config.num_local * config.num_nodes
     if engine == "single" and total > 1:
-        raise UsageError(f"{place} is for one process, but {total} are asked for (-n); use --engine auto")
+        raise UsageError(f"{place} is for one process, but -n starts {total}; use --engine auto")
     if engine == "mpi":
         variables = [f"{name}={value}" for name, value in {"UNISONO_ENGINE": engine, **options}.items()]
         line = shlex.join(("mpirun", "-n", str(total), "env", *variables, *command(config.program)))
         raise UsageError(
-            f"{place} needs processes that MPI starts, which unisono run does not do; start with: {line} "
-            "(or srun in place of mpirun); for unisono run take another engine, e.g. --engine auto"
+            f"{place} needs processes that MPI has started, and `unisono run` does not use MPI; start them with: {line} "
+            "(or with srun instead of mpirun); or use another engine, e.g. --engine auto"
         )

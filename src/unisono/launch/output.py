@@ -75,7 +75,7 @@ class LauncherOutput:
         """Local: prints that output was lost, e.g. on a full disk. A reader that left on purpose gets no message."""
         for sink, name in ((self.out, "output"), (self.err, "error")):
             if sink.error is not None and not isinstance(sink.error, BrokenPipeError):
-                self.say(f"standard {name} could not be written: {sink.error.strerror}; lines of the ranks were lost")
+                self.say(f"standard {name} could not be written: {sink.error.strerror}; output of the ranks was lost")
 
     def attach(self, rank: int, out: IO[bytes], err: IO[bytes], log: FileIO | None) -> RankOutput:
         """Local: starts to forward the output of these two pipes of a rank, until they end."""

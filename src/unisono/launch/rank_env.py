@@ -101,7 +101,7 @@ def refuse_inside_launched_process(env: Mapping[str, str], num_local: int, remed
     outer = next((answer for _, answer in verdicts(env) if isinstance(answer, Topology)), None)
     if outer is not None and outer.launcher not in ("unisono", "local") and outer.world_size > 1:
         raise UsageError(
-            f"this is process {outer.global_rank} of {outer.world_size} by the variables of {outer.launcher} (environment), so "
+            f"this is process {outer.global_rank} of {outer.world_size} according to {outer.launcher} (environment), so "
             f"unisono run -n {num_local} here would start {outer.world_size} x {num_local} processes; {remedy}, "
             "or start unisono run once for each node with --nodes and --node-rank"
         )

@@ -32,7 +32,9 @@ class SignalInbox:
 
     def __enter__(self) -> SignalInbox:
         if threading.current_thread() is not threading.main_thread():
-            raise UsageError("ranks are started from the main thread only, as signals arrive there; call launch() in it")
+            raise UsageError(
+                "launch() was called outside the main thread, where signals cannot be handled; call it in the main thread"
+            )
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)

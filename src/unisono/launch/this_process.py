@@ -26,9 +26,9 @@ def cap_instruction_set(level: str | None) -> None:
     if readers := sorted({one.reader for one in late if one.reader in sys.modules}):
         line = " ".join(shlex.quote(f"{one.variable}={one.value}") for one in settings)
         raise UsageError(
-            f"--portable {level} comes too late: {' and '.join(readers)} {'is' if len(readers) == 1 else 'are'} loaded in this "
-            "process and chose the instructions then; start the training by the command unisono train, which sets the variables "
-            f"first, or start this program with: env {line}"
+            f"--portable {level} comes too late: {' and '.join(readers)} {'is' if len(readers) == 1 else 'are'} already loaded in "
+            "this process and chose the instructions while loading; use `unisono train`, which sets the variables first, or start "
+            f"this program with: env {line}"
         )
     os.environ.update({one.variable: one.value for one in late})
 

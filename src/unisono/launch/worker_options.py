@@ -27,14 +27,18 @@ class WorkerOptions:
         None, "workers (default 1, or those that srun, mpirun or torchrun started)", "N", flag="-n", name="workers", least=1
     )
     engine: str | None = option(
-        None, "how the workers talk: auto, single, shm, gloo, nccl or mpi", "E", group=MACHINE, choices=ENGINES
+        None, "how the workers communicate: auto (default), single, shm, gloo, nccl or mpi", "E", group=MACHINE, choices=ENGINES
     )
-    allreduce: str | None = option(None, f"how they add up: {', '.join(ALLREDUCES)}", "A", choices=ALLREDUCES)
+    allreduce: str | None = option(
+        None, f"algorithm of the all-reduce: {', '.join(ALLREDUCES)} (default auto)", "A", choices=ALLREDUCES
+    )
     portable: str | None = option(
-        None, f"use only instructions that many CPUs have, so that they round alike ({', '.join(LEVELS)})", "LEVEL"
+        None, f"use only CPU instructions of this level, so that different CPUs give the same bits: {', '.join(LEVELS)}", "LEVEL"
     )
     threads: int | None = threads_option()
-    restarts: int = option(0, "with -n: if a worker dies, resume from the last checkpoint, R times", "R", group=RESUME, least=0)
+    restarts: int = option(
+        0, "with -n: if a worker dies, restart from the last checkpoint, at most R times", "R", group=RESUME, least=0
+    )
 
     def check(self, num_started: int | None = None) -> None:
         """Pure: refuses invalid options, and a number of workers other than `num_started`, the number that a launcher has
@@ -42,16 +46,16 @@ class WorkerOptions:
         check(self)
         if num_started is not None and self.workers is not None and self.workers != num_started:
             raise UsageError(
-                f"{self.workers} workers were asked for (-n), but {num_started} were started; leave it out, or start {self.workers}"
+                f"-n requests {self.workers} workers, but {num_started} were started; leave -n out, or start {self.workers}"
             )
 
     def check_restarts(self, out: str | None) -> None:
         """Pure: refuses --restarts without several workers or without a run directory (`out`)."""
         check(self)
         if self.restarts and (self.workers or 1) < 2:
-            raise UsageError("--restarts is for workers that -n starts, and one alone is not started by anybody; give -n 2 or more")
+            raise UsageError("--restarts needs several workers, started with -n; give -n 2 or more, or leave --restarts out")
         if self.restarts and out is None:
-            raise UsageError("--restarts needs --out, so that the next attempt finds the run")
+            raise UsageError("--restarts needs --out, so that the next attempt finds the checkpoint")
 
     def launch_config(self, program: tuple[str, ...], job: str, elastic: bool = False) -> LaunchConfig:
         """Pure: returns the configuration that starts the workers on this machine. Standard output is that of rank 0."""

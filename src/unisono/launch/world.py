@@ -116,7 +116,7 @@ class World:
                 self._code = self._code or 128 + signum
                 self.kill()
                 return
-            self._console.say("interrupted: told all ranks; interrupt again (Ctrl-C) to kill them")
+            self._console.say("interrupted: all ranks are stopping; press Ctrl-C again to kill them")
         # Elastic workers are stopped by rank 0, which serves them, once it has saved its state.
         for rank in self._ranks[:1] if self._on_failure == "elastic" else self._ranks:
             if rank.running and signum == signal.SIGINT:
@@ -145,7 +145,7 @@ class World:
         """Handles the exit of an elastic worker: each rank ends alone. Rank 0, which serves them, is restarted if it was killed;
         when it exits by itself all ranks end, with its code."""
         if rank.rank and rank.code and not self._ended_by_us and not self._stopped and self._ranks[0].running:
-            self._console.say(f"{rank.describe_exit()}; the others go on")
+            self._console.say(f"{rank.describe_exit()}; the others continue")
         if rank.rank:
             return
         if (
@@ -156,8 +156,8 @@ class World:
         ):
             self._num_rank_0_restarts += 1
             self._console.say(
-                f"{rank.describe_exit()}; it is started again ({self._num_rank_0_restarts} of {MAX_RANK_0_RESTARTS}), "
-                "the others wait"
+                f"{rank.describe_exit()}; restarting it ({self._num_rank_0_restarts} of {MAX_RANK_0_RESTARTS}) "
+                "while the others wait"
             )
             self._ranks[0] = self._start_rank_0()
             self._ranks.append(rank)  # until nothing of its group is left
@@ -182,7 +182,7 @@ class World:
         elif not first or not others:
             self._console.say(rank.describe_exit())
         elif self._on_failure == "continue":
-            self._console.say(f"{rank.describe_exit()}; the others go on (--on-failure continue)")
+            self._console.say(f"{rank.describe_exit()}; the others continue (--on-failure continue)")
         else:
             self._console.say(f"{rank.describe_exit()}; {join_ranks(others)} will be ended in {FAILURE_GRACE_S:g} s")
         if first and self._on_failure != "continue":
@@ -238,7 +238,7 @@ class World:
             if not left:
                 return
         pids = ",".join(str(process.pid) for process in left)
-        self._console.say(f"what ranks left behind does not end; look at it with ps -p {pids}")
+        self._console.say(f"processes that ranks left behind do not end; look at them with ps -p {pids}")
 
     def _finish_exited(self) -> None:
         """Finishes the exited ranks whose groups have no process left."""

@@ -58,7 +58,7 @@ def limit_s(time: str) -> int:
     """Pure: returns the time limit of --time in seconds; it reads all forms of SLURM, and 2h or 1h30m."""
     found = round(parse_duration(time))
     if found <= START_ALLOWANCE_S:
-        raise UsageError(f"--time {time} leaves no time to train, as a job takes {START_ALLOWANCE_S} s to start; give it more")
+        raise UsageError(f"--time {time} leaves no time to train: a job needs {START_ALLOWANCE_S} s to start; give a longer --time")
     return found
 
 
@@ -74,14 +74,14 @@ def _header(job: Job) -> str:
     """Returns the head of the batch file: the #SBATCH options, where the user's own replace ours, each with its reason."""
     rows: list[tuple[str, str | None, str]] = [
         ("job-name", job.name, ""),
-        ("time", sbatch_time(job.limit_s), "of one job"),
-        ("chdir", str(job.workdir), "so that relative paths below mean the same wherever it is submitted"),
-        ("output", f"{str(job.out).replace('%', '%%')}/slurm-%j.out", "what the training prints"),
-        ("open-mode", "append", "a job that starts again adds to its output"),
-        ("requeue", None, "after the failure of a node SLURM may start the job again"),
+        ("time", sbatch_time(job.limit_s), "limit of one job"),
+        ("chdir", str(job.workdir), "relative paths below start here, wherever the file is submitted"),
+        ("output", f"{str(job.out).replace('%', '%%')}/slurm-%j.out", "output of the training"),
+        ("open-mode", "append", "a restarted job appends to its output"),
+        ("requeue", None, "SLURM may restart the job after a node has failed"),
     ]
     if job.limit_s >= MIN_LIMIT_FOR_SIGNAL_S:
-        why = "to every rank, should the clock of the training fail; up to a minute early or late"
+        why = "stops every rank, in case the training's own clock fails"
         rows.append(("signal", f"USR1@{SIGNAL_S}", why))
     meant = {name: (value, why) for name, value, why in rows}
     lines = []
@@ -102,16 +102,16 @@ def _settings(job: Job) -> str:
     """Returns the part of the batch file that sets its variables, defines its functions and logs the beginning of the job."""
     return f"""
 run={_quoted(str(job.out))}
-limit_s={job.limit_s}  # what --time gives to one job
-max_jobs={job.max_jobs}  # an error must not submit jobs for ever
+limit_s={job.limit_s}  # the --time of one job
+max_jobs={job.max_jobs}  # so that an error does not submit jobs for ever
 
-# What happened, for people and for `unisono status`, which thus needs no accounting of SLURM.
+# A log for people and for `unisono status`, which therefore needs no SLURM accounting.
 note() {{ printf '%s %s %s\\n' "$(date +%FT%T%z)" "$1" "$2" >> "$run/{LOG}"; }}
-# The step and the epoch that the training has reached; empty before there was any.
+# The step or the epoch that the training has reached; empty before the first one.
 reached() {{ sed -n 's/^  "'"$1"'": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2> /dev/null || true; }}
 stop() {{ note "$SLURM_JOB_ID" "stopped: $1"; echo "{FILE}: $1" >&2; exit "$2"; }}
 
-# Which job of the chain this is: a successor is told by the one before, and each start again of the same job counts too.
+# The number of this job in the chain: each job passes the next number to its successor, and each restart counts too.
 number=$(( ${{1:-1}} + ${{SLURM_RESTART_COUNT:-0}} ))
 before=$(reached step)/$(reached epoch)
 note "$SLURM_JOB_ID" "began as number $number on $SLURM_JOB_NODELIST"
@@ -123,7 +123,7 @@ def _preamble(job: Job) -> str:
     names = " ".join(map(_quoted, job.modules))
     load = f"""for module in {names}; do module load "$module" || stop "cannot load the module $module (site file)" 1; done"""
     lines = ([load] if names else []) + ([job.preamble.strip("\n")] if job.preamble.strip() else [])
-    return "\n".join(("# Of the site file.", *lines)) if lines else ""
+    return "\n".join(("# From the site file.", *lines)) if lines else ""
 
 
 def _training(job: Job) -> str:
@@ -132,8 +132,8 @@ def _training(job: Job) -> str:
 # Since SLURM 22.05 srun does not inherit --cpus-per-task.
 [ -z "${{SLURM_CPUS_PER_TASK:-}}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 
-# The training stops by its own clock, early enough to save: what is left of the job, less some seconds for srun to start it.
-# srun gives the highest exit code of all ranks. It must not kill the others when the first ends, which would hide a stop in time.
+# The training stops itself early enough to save: its limit is the rest of the job, less some seconds for srun to start it.
+# srun returns the highest exit code of all ranks. It must not kill the others when the first one ends, or a clean stop is lost.
 code=0
 srun --kill-on-bad-exit=0 \\
   {f"{job.container} ".lstrip()}{shlex.join(job.command)} \\
@@ -145,9 +145,9 @@ note "$SLURM_JOB_ID" "ended with exit code $code at step ${{after:-0}}"
 
 def _afterwards(job: Job) -> str:
     """Returns the part of the batch file that decides by the exit code whether to end, requeue the job or submit a successor."""
-    by_hand = f"to go on: sbatch '$run/{FILE}'"
+    by_hand = f"to resume: sbatch '$run/{FILE}'"
     requeue = """
-# The same job again; SLURM holds it for about two minutes. Where scontrol is missing or the site forbids it, a successor follows.
+# Requeues this job; SLURM holds it for about two minutes. If scontrol is missing or the site forbids it, a successor is submitted.
 note "$SLURM_JOB_ID" "requeues itself"
 if scontrol requeue "$SLURM_JOB_ID"; then exit 0; fi
 note "$SLURM_JOB_ID" "could not be requeued"
@@ -159,25 +159,25 @@ case $code in
   *) stop "the training failed with exit code $code; no further job follows" "$code" ;;
 esac
 [ "$after/$(reached epoch)" != "$before" ] ||
-  stop "two jobs in a row ended at step ${{after:-0}}: no progress; give a job more time (--time)" 1
+  stop "two jobs in a row ended at step ${{after:-0}}: no progress; give each job more time (--time)" 1
 [ "$number" -lt "$max_jobs" ] || stop "this was job $number of at most $max_jobs (--max-jobs); {by_hand}" {STOPPED_CODE}
 {requeue if job.requeue else ""}
-# A successor, submitted when this job is done and not before: so scancel, which ends this script, ends the chain too.
-# This script runs on the host, so nothing of SLURM is needed in a container. The controller may be busy: try again.
+# The successor is submitted only now, at the end of this job: so scancel, which ends this script, ends the chain too.
+# This script runs on the host, so a container needs no SLURM. The controller may be busy: try several times.
 for pause_s in 0 5 15; do
   sleep "$pause_s"
   next=$(env -u SLURM_RESTART_COUNT sbatch --parsable "$run/{FILE}" "$(( number + 1 ))") || continue
   note "${{next%%;*}}" "submitted as number $(( number + 1 ))"
   exit 0
 done
-stop "sbatch failed, so no successor follows; all is saved; {by_hand}" {STOPPED_CODE}
+stop "sbatch failed, so no further job follows; the checkpoint is saved; {by_hand}" {STOPPED_CODE}
 """
 
 
 def _quoted(value: str) -> str:
     """Returns a value in quotes for bash and for sbatch, which reads quotes in the same way."""
     if "\n" in value or "\r" in value:
-        raise UsageError(f"{value!r} has a line break, which a batch file cannot hold; take it out")
+        raise UsageError(f"{value!r} has a line break, which a batch file cannot hold; remove it")
     return shlex.quote(value)
 
 

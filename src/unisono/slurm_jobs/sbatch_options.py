@@ -35,11 +35,11 @@ LONG_NAMES: Mapping[str, str] = {
 }
 """Short name -> long name."""
 REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(("time", "nodes", "ntasks-per-node"), "it stands before -- as an option of unisono submit"),
-    "ntasks": "it is -n of unisono submit, before --",
-    "array": "one run directory is for one training; submit once for each",
-    "chdir": "go there first, and submit from there",
-    "wrap": "the batch file is ours",
+    **dict.fromkeys(("time", "nodes", "ntasks-per-node"), "it is an option of unisono submit; give it before --"),
+    "ntasks": "use -n of unisono submit, before --",
+    "array": "a run directory holds one training; submit each training separately",
+    "chdir": "change to that directory, and submit there",
+    "wrap": "unisono submit writes the batch file itself; leave --wrap out",
     "test-only": "use --dry-run",
 }
 """Options that cannot be handed on -> the remedy."""
@@ -58,14 +58,14 @@ def parse(arguments: Sequence[str]) -> dict[str, str | None]:
             found[name] = value if equals else None
         elif word.startswith("-") and len(word) > 1:
             if word[1] not in LONG_NAMES:
-                raise UsageError(f"unisono submit does not know {word!r} of sbatch (after --); write its long form")
+                raise UsageError(f"unisono submit does not know the short option {word!r} of sbatch (after --); use its long form")
             name = LONG_NAMES[word[1]]
             found[name] = word[2:] or None
         elif name and found[name] is None:
             found[name] = word
         else:
-            raise UsageError(f"{word!r} is no option of sbatch (after --); put what is for unisono before --")
+            raise UsageError(f"{word!r} is not an option of sbatch (after --); give the options of unisono submit before --")
     for name in found:
         if name in REFUSED:
-            raise UsageError(f"--{name} cannot be handed to sbatch (after --): {REFUSED[name]}")
+            raise UsageError(f"--{name} cannot be passed to sbatch (after --): {REFUSED[name]}")
     return found

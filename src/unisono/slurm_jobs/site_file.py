@@ -21,7 +21,7 @@ KEYS: Mapping[str, tuple[type, str]] = {
     "partition": (str, "a text"),
     "modules": (list, "a list of texts"),
     "preamble": (str, "a text"),
-    "container": (str, "a text, the command in front of ours"),
+    "container": (str, "a text, the command in front of unisono"),
     "sbatch": (dict, "a table: option = value"),
 }
 
@@ -62,14 +62,14 @@ def read(path: Path) -> Site:
         if not isinstance(value, kind):
             raise UsageError(f"{key} in {path} must be {words}; received {value!r}")
         if key == "container" and "\n" in found["container"].strip():
-            raise UsageError(f"container in {path} must be one line; it stands before our command")
+            raise UsageError(f"container in {path} must be one line, as it is written in front of the command")
     for module in found.get("modules", ()):
         if not isinstance(module, str):
-            raise UsageError(f"modules in {path} must be a list of texts; received {module!r} in it")
+            raise UsageError(f"modules in {path} must be a list of texts; one of them is {module!r}")
     options: dict[str, str | None] = {key: found[key] for key in ("account", "partition") if key in found}
     for name, value in found.get("sbatch", {}).items():
         if name in options:
-            raise UsageError(f"{name} stands twice in {path}: by itself and under sbatch; give it once")
+            raise UsageError(f"{path} sets {name} twice: at the top level and under [sbatch]; set it once")
         options |= _sbatch_option(name, value, path)
     return Site(tuple(found.get("modules", ())), found.get("preamble", ""), found.get("container", "").strip(), options)
 
@@ -79,7 +79,7 @@ def _sbatch_option(name: str, value: Any, path: Path) -> dict[str, str | None]:
     other type.
     """
     if not name.strip("-") or name.startswith("-"):
-        raise UsageError(f"an option of sbatch in {path} is named without dashes in front; received {name!r}")
+        raise UsageError(f"options of sbatch in {path} are named without leading dashes; received {name!r}")
     if isinstance(value, bool):
         return {name: None} if value else {}
     if isinstance(value, (str, int)):

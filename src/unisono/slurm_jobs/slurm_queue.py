@@ -20,8 +20,8 @@ def require_sbatch() -> None:
     """Raises `UsageError` on a machine without sbatch, from which no job can be submitted."""
     if shutil.which("sbatch") is None:
         raise UsageError(
-            "sbatch is not on the PATH, so no job can be submitted from here (unisono submit); do it on a login node and outside "
-            "of containers, or print the batch file with --dry-run"
+            "sbatch is not on the PATH, so no job can be submitted here (unisono submit); submit on a login node, outside of "
+            "containers, or print the batch file with --dry-run"
         )
 
 
@@ -64,5 +64,5 @@ def _run_command(command: Sequence[str], env: Mapping[str, str] | None = None) -
 
 
 def _one_line(text: str) -> str:
-    """Returns a message of several lines on one line; 'it says no reason' for an empty one."""
-    return "; ".join(row.strip() for row in text.splitlines() if row.strip()) or "it says no reason"
+    """Returns a message of several lines on one line; 'it gives no reason' for an empty one."""
+    return "; ".join(row.strip() for row in text.splitlines() if row.strip()) or "it gives no reason"

@@ -49,7 +49,7 @@ def allocation_from_environment(env: Mapping[str, str]) -> Allocation:
     if not end:
         return Allocation()
     if not re.fullmatch(r"[0-9]{9,11}", end):
-        return Allocation(note=f"{SLURM_END} must be seconds since 1970; received {end!r} (environment); it is not followed")
+        return Allocation(note=f"{SLURM_END} must be seconds since 1970; received {end!r} (environment); it is ignored")
     return Allocation(float(end), _name_of_job(env))
 
 
@@ -82,7 +82,9 @@ def _name_of_job(env: Mapping[str, str]) -> str:
 
 def _unknown_end(env: Mapping[str, str], why: str) -> Allocation:
     """Returns the allocation of a job whose end is not known, with a note that says why."""
-    return Allocation(note=f"the end of {_name_of_job(env)} is not known ({why}); give --time-limit to stop before it")
+    return Allocation(
+        note=f"the end of {_name_of_job(env)} is not known ({why}); give --time-limit, so that the training stops before it"
+    )
 
 
 def deadline_of_this_process(limit_s: float | None) -> Deadline:

@@ -35,15 +35,15 @@ STUCK_S = 60.0
 """A check that takes longer is a deadlock: every stack is printed and the process ends."""
 
 HELP = """
-Runs the contract of training algorithms: each check with each example that the algorithm gives (`examples` of its class).
+Runs the contract of training algorithms: each check with each example of the algorithm (`examples` of its class).
 
   python -m unisono.testing.algorithm_contract                        all algorithms of Unisono on 1, 2 and 4 ranks of this machine
-  python -m unisono.testing.algorithm_contract slowmo gem --ranks 2   some of them
-  python -m unisono.testing.algorithm_contract my_package.my_rule     one of yours, by its module ...
+  python -m unisono.testing.algorithm_contract slowmo gem --ranks 2   two of them
+  python -m unisono.testing.algorithm_contract my_package.my_rule     your own, by its module ...
   python -m unisono.testing.algorithm_contract folder/my_rule.py      ... or its file
   srun -n 4 python -m unisono.testing.algorithm_contract slowmo       on the ranks of a job, with any launcher
 
-Prints a line for each check: ok, FAILED with what went wrong, or a dash with the reason why it says nothing at this size.
+Prints a line for each check: ok, FAILED with the error, or a dash with the reason why it does not apply to this size.
 The exit code is 0 if none failed, 1 if one did, 2 for a wrong option.
 """
 
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         is_job = current_topology().launcher != "local"
         if is_job and args.ranks:
-            raise UsageError("--ranks starts ranks on this machine, and these are the ranks of a job; leave it out")
+            raise UsageError("--ranks starts ranks on this machine, but a launcher has already started these; leave --ranks out")
         return _run_in_job(todo) if is_job else _start(arguments, args.ranks or SIZES)
     except UsageError as error:
         print(f"unisono.testing.algorithm_contract: error: {error}", file=sys.stderr)
@@ -192,9 +192,11 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="algorithms: names, modules or files; default: all of Unisono")
-    parser.add_argument("--ranks", type=_sizes, metavar="N,...", help="how many ranks to start here, one after the other (1,2,4)")
-    parser.add_argument("--only", metavar="CHECKS", help="some checks, separated by commas")
-    parser.add_argument("--first", action="store_true", help="with the first example of each algorithm only")
+    parser.add_argument(
+        "--ranks", type=_sizes, metavar="N,...", help="numbers of ranks to start on this machine, in turn (default 1,2,4)"
+    )
+    parser.add_argument("--only", metavar="CHECKS", help="run only these checks, separated by commas")
+    parser.add_argument("--first", action="store_true", help="run only the first example of each algorithm")
     parser.add_argument("--list", action="store_true", help="print the checks and the examples, and stop")
     return parser
 

@@ -46,8 +46,8 @@ STUCK_S = 60.0
 """A check that takes longer is a deadlock: every stack is printed and the process ends."""
 
 HELP = """
-Runs the contract of the communicator, one body of checks against numpy's answers, on all processes of the job.
-Start it as any program of yours:
+Runs the contract of the communicator, checks against the results of NumPy, on all processes of the job.
+Start it like any program:
 
   unisono run -n 4 -m unisono.testing.contract --engine gloo
   srun -N 2 -n 4 python -m unisono.testing.contract
@@ -55,12 +55,12 @@ Start it as any program of yours:
   torchrun --nproc-per-node 4 -m unisono.testing.contract
 
 Rank 0 prints one JSON object for each check: {"check", "engine", "size", "ok", "seconds", "errors": {rank: traceback}}.
-With --results every rank writes its own verdicts to DIR/rank-N.jsonl, each line as soon as it is known.
+With --results every rank also writes its own results to DIR/rank-N.jsonl, one line after each check.
 The exit code is 0 if all passed, 1 if one failed, 2 for a wrong option.
 
-A fault (--only fault_...) ends the communicator of the whole job; after each the processes open another one (under MPI
-that cannot be: run one fault in a job). A check that takes longer than 60 s is a deadlock: all stacks are printed and
-the process ends.
+A fault (--only fault_...) ends the communicator of the whole job; the processes then open another one (not under MPI:
+run each fault in a separate job). A check that takes longer than 60 s counts as a deadlock: the process prints all stacks
+and ends.
 """
 
 
@@ -268,13 +268,13 @@ def _arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--engine", choices=ENGINES, help="default: what the launcher asked for (UNISONO_ENGINE), else auto")
+    parser.add_argument("--engine", choices=ENGINES, help="engine (default: that of the launcher, UNISONO_ENGINE, else auto)")
+    parser.add_argument("--threads", type=int, metavar="N", help="run N ranks as threads of this process, without a launcher")
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="on N ranks that are threads of this one process, without a launcher"
+        "--allreduce", help="algorithm of the all-reduce (default: that of the launcher, UNISONO_ALLREDUCE, else auto)"
     )
-    parser.add_argument("--allreduce", help="algorithm of the all-reduce; default: what the launcher asked for, else auto")
-    parser.add_argument("--only", metavar="NAMES", help="some checks or some faults, separated by commas")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="each rank writes its verdicts to DIR/rank-N.jsonl")
+    parser.add_argument("--only", metavar="NAMES", help="run only these checks or faults, separated by commas")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="each rank writes its results to DIR/rank-N.jsonl")
     parser.add_argument("--list", action="store_true", help="print the names of all checks and faults and stop")
     return parser.parse_args()
 

@@ -34,8 +34,8 @@ class Tally:
     def open_operations(self) -> list[str]:
         """Local: describes the operations that were started and have not ended."""
         sends, collectives = (sum(not work.done() for work in works) for works in (self.sends, self.collectives))
-        found = [f"{sends} messages whose receipt it never awaited"] if sends else []
-        found += [f"{collectives} started collectives that are not over"] if collectives else []
+        found = [f"{sends} messages that were sent and never awaited"] if sends else []
+        found += [f"{collectives} started collectives that are not finished"] if collectives else []
         return found + [f"the group {group.name}, not closed" for group in self.groups if not group.is_spent]
 
 

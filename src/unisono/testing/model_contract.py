@@ -331,7 +331,7 @@ def main(arguments: list[str]) -> int:
     """Local, blocking: runs all checks, or those that are named; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m unisono.testing.model_contract", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kind", choices=tuple(MODELS))
-    parser.add_argument("checks", nargs="*", metavar="CHECK", help="only these")
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help="run only these checks (default: all)")
     asked = parser.parse_args(arguments)
     failed = 0
     for name in asked.checks or CHECKS:

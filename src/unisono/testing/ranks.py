@@ -35,7 +35,7 @@ class GroupResult:
     timed_out: bool
 
     def __str__(self) -> str:
-        over = " (it ran past its time)" if self.timed_out else ""
+        over = " (its time limit was over)" if self.timed_out else ""
         shown = self.output if len(self.output) <= SHOWN_CHARS else f"...{self.output[-SHOWN_CHARS:]}"
         return f"exit code {self.exit_code}{over} after {self.seconds:.1f} s; output:\n{shown}"
 
@@ -59,7 +59,7 @@ class ContractRun:
         if absent:
             before = [name for name, found in self.verdicts.items() if any(verdict.error for verdict in found.values())]
             why = f"the group ended at {before[-1]}" if before else str(self.ended)
-            errors.append(f"no verdict of {join_ranks(absent)}: {why}")
+            errors.append(f"no result from {join_ranks(absent)}: {why}")
         return "\n".join(errors)
 
 

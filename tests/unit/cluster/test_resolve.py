@@ -52,7 +52,7 @@ def test_the_launcher_is_recognised(env: envs.Env, launcher: str, rank: int, wor
 
 
 def test_half_set_variables_of_an_inner_launcher_are_not_passed_over() -> None:
-    with pytest.raises(UsageError, match="variables of torchrun are half set"):
+    with pytest.raises(UsageError, match="variables of torchrun are incomplete"):
         resolve({**envs.srun(0), "RANK": "0"})
 
 
@@ -77,7 +77,7 @@ def test_unisono_run_says_everything() -> None:
 @pytest.mark.parametrize("name", [name for name in envs.own(0) if name != "UNISONO_JOB"])
 def test_half_set_variables_of_unisono_run_are_refused(name: str) -> None:
     env = {key: value for key, value in envs.own(0).items() if key != name}
-    with pytest.raises(UsageError, match=f"variables of unisono run are half set: .* {name} is missing"):
+    with pytest.raises(UsageError, match=f"variables of unisono run are incomplete: .* {name} is missing"):
         resolve(env)
 
 
@@ -93,10 +93,10 @@ def test_an_allocation_with_several_tasks_is_pointed_out_to_a_single_process() -
 @pytest.mark.parametrize(
     ("env", "facts"),
     [
-        (envs.srun(0), ("4 processes were asked for but slurm says 3", "ask for 3 or start 4")),
-        (envs.own(0), ("4 processes were asked for but unisono says 2", "ask for 2 or start 4")),
-        ({}, ("4 processes were asked for but local says 1", "unisono run -n 4")),
-        (envs.SBATCH_SHELL, ("but local says 1", "this is the batch script of SLURM job 2")),
+        (envs.srun(0), ("4 processes were requested but slurm started 3", "ask for 3 or start 4")),
+        (envs.own(0), ("4 processes were requested but unisono started 2", "ask for 2 or start 4")),
+        ({}, ("4 processes were requested but this process was started alone", "unisono run -n 4")),
+        (envs.SBATCH_SHELL, ("but this process was started alone", "this is the batch script of SLURM job 2")),
     ],
 )
 def test_another_number_than_asked_for_is_refused(env: envs.Env, facts: tuple[str, str]) -> None:
@@ -115,12 +115,12 @@ def test_jobs_name_the_processes_in_the_order_of_ranks() -> None:
     found = [resolve(envs.srun(rank), overrides) for rank in range(3)]
     assert [(t.task_type, t.task_index) for t in found] == [("worker", 0), ("worker", 1), ("ps", 0)]
     assert resolve(envs.srun(0)).task_type is None
-    with pytest.raises(UsageError, match=r"jobs \(worker: 3, ps: 1\) name 4 processes but slurm says 3"):
+    with pytest.raises(UsageError, match=r"jobs \(worker: 3, ps: 1\) name 4 processes but slurm started 3"):
         resolve(envs.srun(0), Overrides(jobs={"worker": 3, "ps": 1}))
 
 
 def test_an_unknown_override_is_refused() -> None:
-    with pytest.raises(UsageError, match="tasks_per_node is read under SLURM only, but torchrun"):
+    with pytest.raises(UsageError, match="tasks_per_node has an effect under SLURM only, but torchrun"):
         resolve(envs.torchrun(0), Overrides(tasks_per_node=2))
 
 

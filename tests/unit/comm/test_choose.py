@@ -114,8 +114,8 @@ def test_what_can_work_is_not_refused(engine: str) -> None:
 @pytest.mark.parametrize(
     ("engine", "me", "nodes", "message"),
     [
-        ("single", ME, [0, 0], r"engine single serves one process, but there are 2 \(--engine or UNISONO_ENGINE\); leave it out"),
-        ("shm", ME, [0, 1], r"engine shm serves one node, but the job has 2 \(--engine or UNISONO_ENGINE\); use gloo or mpi"),
+        ("single", ME, [0, 0], r"engine single is for one process, but there are 2 \(--engine or UNISONO_ENGINE\); leave it out"),
+        ("shm", ME, [0, 1], r"engine shm works on one node, but the job has 2 \(--engine or UNISONO_ENGINE\); use gloo or mpi"),
         ("shm", replace(ME, no_shm=NO_SHM), [0, 0], NO_SHM),
         (
             "mpi",

@@ -79,9 +79,9 @@ def test_running_and_died_without_slurm(place: Path, capsys: Capture, gone: int)
     begun(place)
     assert seen(capsys) == ("running", "")
     change(place, pid=gone, step=42)
-    assert seen(capsys) == ("died", "died at step 42 without a word; the same command resumes from its last checkpoint")
+    assert seen(capsys) == ("died", "died at step 42 without an error message; the same command resumes from the last checkpoint")
     change(place, host="elsewhere")
-    assert seen(capsys) == ("running", "it runs on elsewhere, and whether it is still alive cannot be seen from here")
+    assert seen(capsys) == ("running", "it runs on elsewhere; from here one cannot see whether it is still alive")
 
 
 def test_running_and_died_with_slurm(place: Path, capsys: Capture) -> None:
@@ -101,9 +101,9 @@ def test_a_successor_waits_and_starts(place: Path, capsys: Capture) -> None:
     (place / "queue").write_text("8 PENDING\n")
     assert seen(capsys) == ("waiting", "job 8 is PENDING")
     (place / "queue").write_text("8 RUNNING\n")
-    assert seen(capsys) == ("starting", "job 8 has begun, its training not yet")
+    assert seen(capsys) == ("starting", "job 8 has started, but its training has not")
     (place / "broken").touch()
-    assert seen(capsys) == ("waiting", "job 8 submitted as number 2; how it stands can only be seen where squeue is")
+    assert seen(capsys) == ("waiting", "job 8 submitted as number 2; its state can only be seen where squeue is installed")
 
 
 def test_a_run_that_is_over(place: Path, capsys: Capture) -> None:
@@ -125,7 +125,7 @@ def test_jobs_whose_training_never_began(place: Path, capsys: Capture) -> None:
     logged(place, ("7", "began as number 1 on n1"))
     assert seen(capsys) == ("died", "job 7 ended before its training began")
     (place / "broken").touch()
-    assert seen(capsys) == ("unknown", "job 7 began as number 1 on n1; how it stands can only be seen where squeue is")
+    assert seen(capsys) == ("unknown", "job 7 began as number 1 on n1; its state can only be seen where squeue is installed")
     logged(place, ("7", "ended with exit code 2 at step 0"), ("7", "stopped: the training failed with exit code 2"))
     assert seen(capsys) == ("failed", "stopped: the training failed with exit code 2")
 

@@ -96,7 +96,7 @@ def test_the_site_file_counts_and_the_command_line_outweighs_it(place: Path, cap
 
 def test_a_job_is_submitted_from_its_directory(place: Path, capsys: Capture) -> None:
     assert main(["submit", "my task.py", "--time", "30", "--", "--dependency=afterok:3", "--exclusive"]) == 0
-    assert "submitted job 17, which trains in runs/my_task" in capsys.readouterr().out
+    assert "submitted job 17; run directory: runs/my_task" in capsys.readouterr().out
     file = place / "runs" / "my_task" / "job.sh"
     assert (place / "called").read_text().split() == ["--parsable", "--dependency=afterok:3", "runs/my_task/job.sh"]
     assert "#SBATCH --exclusive" in file.read_text()
@@ -134,7 +134,7 @@ def test_a_second_chain_in_one_directory_is_refused(place: Path, capsys: Capture
     assert main(command) == 0
     capsys.readouterr()
     (place / "queue").write_text("17 PENDING\n")
-    assert "job 17 (PENDING) of here is in the queue already" in refused(capsys, *command[1:])
+    assert "job 17 (PENDING) of here is already in the queue" in refused(capsys, *command[1:])
     (place / "queue").write_text("17 CANCELLED\n")
     assert main(command) == 0
 
@@ -148,7 +148,7 @@ def test_without_slurm_the_message_has_a_remedy(place: Path, capsys: Capture, mo
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["my task.py"], "needs the time limit of one job: --time 00:30:00"),
+        (["my task.py"], "needs the time limit of each job; give e.g. --time 00:30:00"),
         (["my task.py", "--time", "soon"], "a time limit must be above 0 and written like"),
         (["my task.py", "--time", "0:05"], "--time 0:05 leaves no time to train"),
         (["my tusk.py", "--time", "30"], "the task file my tusk.py does not exist"),
@@ -158,13 +158,13 @@ def test_without_slurm_the_message_has_a_remedy(place: Path, capsys: Capture, mo
         (["my task.py", "--time", "30", "-n", "1", "--nodes", "2"], "-n 1 workers cannot use --nodes 2"),
         (["my task.py", "--time", "30", "--nodes", "0"], "--nodes must be a whole number of at least 1; received 0"),
         (["my task.py", "--time", "30", "--max-jobs", "0"], "--max-jobs must be a whole number of at least 1; received 0"),
-        (["my task.py", "--time", "30", "--time-limit", "2h"], "--time-limit is written by unisono submit from --time"),
+        (["my task.py", "--time", "30", "--time-limit", "2h"], "leave --time-limit out"),
         (["my task.py", "--time", "30", "--fresh"], "--fresh would start over in every job"),
         (["my task.py", "--time", "30", "-n", "2", "--restarts", "3"], "--restarts is for workers that unisono starts itself"),
         (["my task.py", "--time", "30", "--chain", "--requeue"], "not allowed with argument --chain"),
         (["my task.py", "--time", "30", "--site", "nowhere"], "there is no site file nowhere"),
-        (["my task.py", "--time", "30", "--", "--time=40"], "--time cannot be handed to sbatch"),
-        (["my task.py", "--time", "30", "--", "--epochs=40", "3"], "'3' is no option of sbatch"),
+        (["my task.py", "--time", "30", "--", "--time=40"], "--time cannot be passed to sbatch"),
+        (["my task.py", "--time", "30", "--", "--epochs=40", "3"], "'3' is not an option of sbatch"),
     ],
 )
 def test_mistakes(words: list[str], message: str, place: Path, capsys: Capture) -> None:

@@ -113,8 +113,8 @@ def test_the_metric_is_given_once() -> None:
     ("words", "message"),
     [
         (["-n", "0"], "-n (workers) must be a whole number of at least 1; received 0"),
-        (["--restarts", "3"], "--restarts is for workers that -n starts"),
-        (["-n", "2", "--restarts", "3"], "--restarts needs --out, so that the next attempt finds the run"),
+        (["--restarts", "3"], "--restarts needs several workers"),
+        (["-n", "2", "--restarts", "3"], "--restarts needs --out, so that the next attempt finds the checkpoint"),
         (["--keep", "x"], "--keep must be a whole number of at least 1; received 'x'"),
         (["--elastic", "2", "--algorithm", "gem"], "--elastic needs --out and a task file"),
         (["--portable", "old"], "unknown level of --portable 'old'"),

@@ -94,7 +94,7 @@ CASES = (
     Case(
         FAIL,
         "ranks",
-        "2 processes, started by slurm, but 4 were asked for",
+        "2 processes, started by slurm, but -n requests 4",
         "srun -n 4",
         replace(TWO, num_expected=4),
         replace(TWO, num_expected=2),
@@ -102,7 +102,7 @@ CASES = (
     Case(
         FAIL,
         "ranks",
-        "1 process, started by local, but 4 were asked for",
+        "1 process, started by local, but -n requests 4",
         "this is the batch script",
         replace(ALONE, num_expected=4, note="this is the batch script"),
         replace(ALONE, num_expected=1, note="this is the batch script"),
@@ -110,7 +110,7 @@ CASES = (
     Case(
         WARN,
         "ranks",
-        "4 processes were asked for (-n), but this one is alone",
+        "-n requests 4 processes, but this process is alone",
         "unisono run -n 4",
         replace(ALONE, num_expected=4),
         ALONE,
@@ -129,12 +129,14 @@ CASES = (
         FAIL,
         "software",
         "different versions of torch: 2.9.0 on rank 0; 2.10.1 on rank 1",
-        "one environment",
+        "the same environment",
         job(rank(0, 2), rank(1, 2, torch=Torch("2.10.1", threads=8))),
         TWO,
     ),
-    Case(FAIL, "software", "different versions of unisono", "one environment", job(rank(0, 2), rank(1, 2, unisono="0.2")), TWO),
-    Case(WARN, "software", "different versions of Python", "one environment", job(rank(0, 2), rank(1, 2, python="3.12")), TWO),
+    Case(
+        FAIL, "software", "different versions of unisono", "the same environment", job(rank(0, 2), rank(1, 2, unisono="0.2")), TWO
+    ),
+    Case(WARN, "software", "different versions of Python", "the same environment", job(rank(0, 2), rank(1, 2, python="3.12")), TWO),
     Case(
         WARN,
         "software",
@@ -155,7 +157,7 @@ CASES = (
     Case(
         FAIL,
         "mpi",
-        "to MPI rank 0 of 2 is rank 0 of 1 (ranks 0-1)",
+        "MPI takes rank 0 of 2 for rank 0 of 1 (ranks 0-1)",
         "use the mpirun that belongs to this library",
         pair(launcher="openmpi", mpi=replace(OPEN_MPI, rank=0, size=1)),
         job(*(rank(r, 2, launcher="openmpi", mpi=replace(OPEN_MPI, rank=r, size=2)) for r in (0, 1))),
@@ -164,7 +166,7 @@ CASES = (
         FAIL,
         "mpi",
         "different MPI libraries (rank 0: Open MPI v5.0.8; rank 1: MPICH Version: 5.0)",
-        "one environment",
+        "the same environment",
         job(
             *(
                 rank(r, 2, launcher="openmpi", mpi=replace(OPEN_MPI, library=name))
@@ -177,7 +179,7 @@ CASES = (
         FAIL,
         "mpi",
         "its library cannot be loaded: libmpi.so.40: cannot open",
-        "load the MPI for which it was built",
+        "load the MPI for which mpi4py was built",
         pair(launcher="openmpi", mpi=Mpi("Open MPI", "4.1.2", error="libmpi.so.40: cannot open")),
         MPI_TWO,
     ),
@@ -200,7 +202,7 @@ CASES = (
     Case(
         FAIL,
         "mpi",
-        "engine mpi was asked for, but mpi4py is not installed",
+        "engine mpi was requested, but mpi4py is not installed",
         "pip install mpi4py",
         pair(engine="mpi"),
         pair(engine="gloo"),
@@ -208,7 +210,7 @@ CASES = (
     Case(
         WARN,
         "mpi",
-        "several nodes, but mpi4py is not installed, so that gloo is used",
+        "several nodes, but mpi4py is not installed, so gloo is used",
         "pip install mpi4py",
         pair(launcher="openmpi", mpi=Mpi("Open MPI 5")),
         neighbours(2, launcher="openmpi", mpi=Mpi("Open MPI 5")),
@@ -233,7 +235,7 @@ CASES = (
     Case(
         WARN,
         "threads",
-        "(of 8 in the affinity mask the control group grants the time of 2)",
+        "(the affinity mask has 8, but the control group limits CPU time to 2)",
         "export OMP_NUM_THREADS=2",
         job(rank(cpu_quota=1.5)),
         job(rank(cpu_quota=8.0)),
@@ -257,7 +259,7 @@ CASES = (
     Case(
         WARN,
         "threads",
-        "rank 0 may use 8 CPUs, though 16 per task were asked for (SLURM_CPUS_PER_TASK)",
+        "rank 0 may use 8 CPUs, though 16 per task were requested (SLURM_CPUS_PER_TASK)",
         "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
         pair(cpus_per_task=16),
         pair(cpus_per_task=8),
@@ -292,8 +294,8 @@ CASES = (
     Case(
         WARN,
         "sharing",
-        "rank 0 cannot open the memory of rank 1 on the same node (/proc/9/fd/3: Permission denied), so that what they exchange "
-        "goes over the network interface (gloo, unless MPI or NCCL is used), which is slower",
+        "rank 0 cannot open the memory of rank 1 on the same node (/proc/9/fd/3: Permission denied), so they communicate "
+        "over the network interface (gloo, unless MPI or NCCL is used), which is slower",
         "--pid=host",
         neighbours(2, unreachable={"1": "/proc/9/fd/3: Permission denied"}),
         neighbours(2),
@@ -309,7 +311,7 @@ CASES = (
     Case(
         FAIL,
         "sharing",
-        "as engine shm, which was asked for, must",
+        "but engine shm, which was requested, needs it",
         "unset UNISONO_ENGINE",
         neighbours(2, engine="shm", unreachable={"1": "Permission denied"}),
         neighbours(2, engine="auto", unreachable={"1": "Permission denied"}),
@@ -334,7 +336,7 @@ CASES = (
     Case(
         WARN,
         "gpus",
-        "rank 0 has 2 GPUs of its own, of which it uses one",
+        "rank 0 has 2 GPUs of its own, but uses only one",
         "start 2 ranks",
         with_gpus(("0", "1")),
         with_gpus(("0",), visible=("0",)),
@@ -394,7 +396,7 @@ CASES = (
     Case(
         WARN,
         "limits",
-        "256 open files are allowed, 264 may be needed",
+        "256 open files are allowed, but 264 may be needed",
         "ulimit -n 4096",
         pair(open_files=256),
         pair(open_files=264),
@@ -402,7 +404,7 @@ CASES = (
     Case(
         WARN,
         "limits",
-        "InfiniBand (mlx5_0) locks memory, of which 64 KiB are allowed",
+        "InfiniBand (mlx5_0) needs locked memory, but only 64 KiB are allowed",
         "ulimit -l unlimited",
         job(rank(interfaces=(DEVICE,), locked_bytes=65536)),
         job(rank(interfaces=(DEVICE,), locked_bytes=None)),
@@ -446,15 +448,15 @@ CASES = (
     Case(
         WARN,
         "network",
-        "GLOO_SOCKET_IFNAME=ib0 is set but not read: gloo uses eth0",
-        "meet on ib0",
+        "GLOO_SOCKET_IFNAME=ib0 is set but has no effect: gloo uses eth0",
+        "connect through ib0",
         pair(interfaces=(SLOW,), address="10.0.0.1", variables={"GLOO_SOCKET_IFNAME": "ib0"}),
         pair(interfaces=(SLOW,), address="10.0.0.1", variables={"GLOO_SOCKET_IFNAME": "eth0"}),
     ),
     Case(
         WARN,
         "network",
-        "Open MPI uses what OMPI_MCA_btl_tcp_if_include=eth0 says: eth0 (10.0.0.1, ethernet, 1 Gbit/s), though ib0",
+        "Open MPI follows OMPI_MCA_btl_tcp_if_include=eth0: eth0 (10.0.0.1, ethernet, 1 Gbit/s), though ib0",
         "unset OMPI_MCA_btl_tcp_if_include, or set it to ib0",
         pair(
             launcher="openmpi",
@@ -475,14 +477,14 @@ CASES = (
         FAIL,
         "network",
         "NCCL_SOCKET_IFNAME=bond0 names no interface of this node",
-        "choose among: eth0",
+        "use one of: eth0",
         pair(our_gpus=("0",), variables={"NCCL_SOCKET_IFNAME": "bond0"}),
         pair(our_gpus=("0",), variables={"NCCL_SOCKET_IFNAME": "eth"}),  # NCCL takes beginnings
     ),
     Case(
         WARN,
         "network",
-        "NCCL_IB_DISABLE is set, so NCCL leaves mlx5_0 (InfiniBand, 100 Gbit/s) alone",
+        "NCCL_IB_DISABLE is set, so NCCL does not use mlx5_0 (InfiniBand, 100 Gbit/s)",
         "unset NCCL_IB_DISABLE",
         pair(our_gpus=("0",), interfaces=(FAST, DEVICE), address="10.1.0.1", variables={"NCCL_IB_DISABLE": "1"}),
         pair(our_gpus=("0",), interfaces=(FAST, DEVICE), address="10.1.0.1", variables={"NCCL_IB_DISABLE": "0"}),

@@ -41,7 +41,7 @@ def test_every_verdict_is_shown_with_its_reason_and_the_one_that_counts_is_marke
 def test_variables_that_make_no_sense_leave_nothing_that_counts() -> None:
     found = verdicts({"OMPI_COMM_WORLD_RANK": "1"})
     assert deciding_launcher(found) is None
-    assert any("openmpi    error  the variables of Open MPI are half set" in line for line in Page(False).verdicts(found))
+    assert any("openmpi    error  the variables of Open MPI are incomplete" in line for line in Page(False).verdicts(found))
     assert deciding_launcher([("a", NotThisLauncher("no"))]) is None
 
 
@@ -74,8 +74,8 @@ def test_findings_are_grouped_by_node_with_the_remedy_below() -> None:
 def test_nodes_that_are_alike_are_shown_once() -> None:
     alike = [finding for finding in FINDINGS if finding.check == "threads"]
     lines = list(Page(colour=False).findings(JOB, alike))
-    assert lines[1:3] == ["node 0 and 1 other like it: host n0, n1, ranks 0-3", "  ok    threads    as many as CPUs"]
-    assert lines[-1] == "all is well"
+    assert lines[1:3] == ["node 0 and 1 other with the same findings: host n0, n1, ranks 0-3", "  ok    threads    as many as CPUs"]
+    assert lines[-1] == "no problems found"
 
 
 def test_colours_only_where_they_are_asked_for() -> None:

@@ -51,7 +51,7 @@ def test_what_was_written_is_read_once_and_in_order(tmp_path: Path) -> None:
 
 def test_two_writers_never_share_a_file(tmp_path: Path) -> None:
     first = Writer(tmp_path, "job")
-    with pytest.raises(CannotWrite, match=r"job\.journal is another writer's; a job that starts again"):
+    with pytest.raises(CannotWrite, match=r"job\.journal belongs to another writer; .* new name"):
         Writer(tmp_path, "job")
     first.close()
 

@@ -40,7 +40,7 @@ def test_what_cannot_be_is_refused_when_it_is_checked(values: dict[str, Any], me
 def test_the_workers_of_a_launcher_are_counted() -> None:
     WorkerOptions(workers=3).check(3)
     WorkerOptions().check(3)
-    with pytest.raises(UsageError, match=r"4 workers were asked for \(-n\), but 3 were started; leave it out, or start 4"):
+    with pytest.raises(UsageError, match=r"-n requests 4 workers, but 3 were started; leave -n out, or start 4"):
         WorkerOptions(workers=4).check(3)
 
 
@@ -48,7 +48,7 @@ def test_restarts_need_workers_to_start_and_a_run_to_resume() -> None:
     WorkerOptions(workers=2, restarts=1).check_restarts("run")
     for start, out, message in (
         (WorkerOptions(restarts=1), "run", "give -n 2 or more"),
-        (WorkerOptions(workers=2, restarts=1), None, "so that the next attempt finds the run"),
+        (WorkerOptions(workers=2, restarts=1), None, "--restarts needs --out"),
     ):
         with pytest.raises(UsageError, match=message):
             start.check_restarts(out)

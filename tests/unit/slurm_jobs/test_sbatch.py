@@ -140,7 +140,7 @@ def test_the_number_of_jobs_is_bounded(bench: Bench) -> None:
     done = few.run(code=75, step=2, number=3)
     assert done.returncode == 75
     assert few.called("sbatch") == []
-    assert f"job 3 of at most 3 (--max-jobs); to go on: sbatch '{few.job.out}/job.sh'" in done.stderr
+    assert f"job 3 of at most 3 (--max-jobs); to resume: sbatch '{few.job.out}/job.sh'" in done.stderr
 
 
 def test_requeue(bench: Bench) -> None:
@@ -174,7 +174,7 @@ def test_where_no_successor_can_be_submitted_the_message_has_a_remedy(bench: Ben
         (bench.folder / "sbatch.refuses").touch()
     done = bench.run(code=75, step=1)
     assert done.returncode == 75
-    assert "all is saved; to go on: sbatch" in done.stderr
+    assert "the checkpoint is saved; to resume: sbatch" in done.stderr
 
 
 def test_modules_and_preamble_come_before_the_training(bench: Bench) -> None:
@@ -252,11 +252,11 @@ def test_options_after_the_dashes() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["gpu"], "'gpu' is no option of sbatch"),
-        (["--gres=gpu", "4"], "'4' is no option of sbatch"),
-        (["-Z"], "does not know '-Z' of sbatch"),
-        (["-t", "5"], "--time cannot be handed to sbatch .* before --"),
-        (["--array=1-3"], "one run directory is for one training"),
+        (["gpu"], "'gpu' is not an option of sbatch"),
+        (["--gres=gpu", "4"], "'4' is not an option of sbatch"),
+        (["-Z"], "does not know the short option '-Z'"),
+        (["-t", "5"], "--time cannot be passed to sbatch .* before --"),
+        (["--array=1-3"], "--array cannot be passed.* one training"),
     ],
 )
 def test_mistakes_after_the_dashes(words: list[str], message: str) -> None:

@@ -74,7 +74,7 @@ def resolve_pmi(env: Mapping[str, str], overrides: Overrides) -> Topology | NotT
         return NotThisLauncher("PMI_RANK is not set, so no mpirun of MPICH or Intel MPI started this process")
     by_srun = env.get("PMI_RANK", "") == env.get("SLURM_PROCID") and slurm.outside_step(env) is None
     if by_srun and first_set(env, PMI_LOCAL_RANK) is None:
-        return NotThisLauncher("PMI_RANK was set by srun itself (--mpi), and SLURM's own variables say more")
+        return NotThisLauncher("srun itself set PMI_RANK (--mpi), so SLURM's own variables are used")
     remedy = "start with mpirun (without -pmi-port), or unset all PMI_ variables"
     position = _Position(*whole_numbers(env, (*PMI, PMI_LOCAL_RANK, PMI_LOCAL_SIZE), "PMI", remedy))
     return _mpi_topology("pmi", position, _pmi_identity(env), env, overrides)
@@ -112,7 +112,7 @@ def _mpi_topology(
     identity = identity or env.get("UNISONO_TOKEN")
     if identity is None and position.one_node and position.world_size > 1:
         raise UsageError(
-            "this mpirun does not name its job, so two jobs on one node could meet (environment); "
+            "this mpirun gives its job no name, so two jobs on one node could be mixed up (environment); "
             "before mpirun, export UNISONO_TOKEN=$(date +%s%N)"
         )
     token = job_token(launcher, str(position.world_size), identity) if identity else ""
@@ -144,7 +144,7 @@ def _first_host(env: Mapping[str, str], position: _Position) -> str | None:
     own_host = env[name].split(".")[0] if name else ""
     if position.rank == 0 and own_host != hosts[0].split(".")[0] and own_host in (host.split(".")[0] for host in hosts):
         raise UsageError(
-            f"rank 0 runs on {own_host} ({name}) but the others look for it on {hosts[0]}, the first host of SLURM job "
+            f"rank 0 runs on {own_host} ({name}) but the other ranks look for it on {hosts[0]}, the first host of SLURM job "
             f"{env['SLURM_JOB_ID']}; start rank 0 there, or export UNISONO_RENDEZVOUS={own_host}:PORT before mpirun"
         )
     return hosts[0]

@@ -101,13 +101,13 @@ def _nodes(env: Mapping[str, str], overrides: Overrides) -> tuple[list[str], lis
         tasks = list(given) if isinstance(given, tuple) else [given] * len(hosts)
     if len(tasks) != len(hosts):
         raise UsageError(
-            f"{tasks_name} {shown} speaks of {len(tasks)} nodes but {nodes_name} {env[nodes_name]} of {len(hosts)}; "
+            f"{tasks_name} {shown} is for {len(tasks)} nodes but {nodes_name} {env[nodes_name]} lists {len(hosts)}; "
             "give tasks_per_node for the nodes of this step, or start again with srun"
         )
     total = whole_number(env, total_name)
     if sum(tasks) != total:
         raise UsageError(
-            f"{tasks_name} {shown} makes {sum(tasks)} tasks on {len(hosts)} nodes but {total_name} is {total}; "
+            f"{tasks_name} {shown} gives {sum(tasks)} tasks on {len(hosts)} nodes but {total_name} is {total}; "
             "give tasks_per_node for the nodes of this step, or start again with srun"
         )
     return hosts, tasks
@@ -118,6 +118,6 @@ def _pty_note(env: Mapping[str, str], rank: int, world_size: int) -> str:
     if not env.get("SLURM_PTY_PORT") or world_size == 1:
         return ""
     return (
-        f"srun --pty started this as rank {rank} of {world_size}; a program typed into such a shell waits for ranks "
-        "that nobody started: leave the shell and start ranks with srun"
+        f"srun --pty started this shell as rank {rank} of {world_size}, and a program started in it waits for the other ranks "
+        "for ever; leave the shell and start ranks with srun"
     )

@@ -20,7 +20,7 @@ KINDS = ("chief", "worker")
 
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
-        "ps": "asynchronous algorithms make servers of some workers; list these hosts under 'worker'",
+        "ps": "asynchronous algorithms turn some workers into servers; list these hosts under 'worker'",
         "evaluator": "every worker evaluates its share; leave it out",
         "master": "it is called 'chief' now; rename it",
     }
@@ -93,7 +93,7 @@ def _processes(cluster: dict[str, Any]) -> dict[str, list[tuple[str, int]]]:
     if not everyone:
         raise _malformed("'cluster' names no worker")
     if len(processes.get("chief", [])) > 1:
-        raise _malformed(f"'cluster' has {len(processes['chief'])} chiefs; there can be one")
+        raise _malformed(f"'cluster' has {len(processes['chief'])} chiefs; only one is allowed")
     twice = next((address for address in everyone if everyone.count(address) > 1), None)
     if twice:
         raise _malformed(f"'cluster' names {twice[0]}:{twice[1]} more than once")
@@ -113,7 +113,7 @@ def _task_of(task: dict[str, Any], processes: dict[str, list[tuple[str, int]]]) 
         raise _malformed(f"'task' 'index' must be a whole number; received {json.dumps(index)}")
     count = len(processes.get(kind, []))
     if not 0 <= index < count:
-        raise _malformed(f"'task' is {kind} {index} but 'cluster' names {count} of them")
+        raise _malformed(f"'task' is {kind} {index} but 'cluster' lists {count} of this type")
     return kind, index
 
 

@@ -31,7 +31,7 @@ def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisL
     if first_set(env, ("TORCHELASTIC_RUN_ID", *LOCAL)) is None:
         for rank_name, size_name in COPIED_FROM:
             if (env["RANK"], env.get("WORLD_SIZE")) == (env.get(rank_name), env.get(size_name)):
-                return NotThisLauncher(f"RANK and WORLD_SIZE are copies of {rank_name} and {size_name}, whose launcher says more")
+                return NotThisLauncher(f"RANK and WORLD_SIZE are copies of {rank_name} and {size_name}, which are used instead")
     by_hand = first_set(env, LOCAL) is None and env.get("MASTER_ADDR") in LOCALHOST  # all on this machine
     needed = ("RANK", "WORLD_SIZE", "MASTER_PORT", *(() if by_hand else LOCAL))
     rank, world_size, master_port, *local = whole_numbers(env, needed, "torchrun", REMEDY, besides=("MASTER_ADDR",))

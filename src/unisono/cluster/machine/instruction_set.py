@@ -73,17 +73,15 @@ def settings_of(level: str, cpu: Processor) -> tuple[Setting, ...]:
     if level not in LEVELS:
         raise unknown_name("level of --portable", level, LEVELS)
     missing = REQUIRED_FEATURES[level] - cpu.features
-    where = f"--portable {level} on this CPU ({cpu.name or cpu.kind or 'of an unknown kind'})"
+    where = f"--portable {level} does not work on this CPU ({cpu.name or cpu.kind or 'of an unknown kind'})"
     possible = [
         name for name in LEVELS if REQUIRED_FEATURES[name] <= cpu.features and (name not in FOR_INTEL_ONLY or cpu.vendor == INTEL)
     ]
-    remedy = (
-        f"levels that it can keep: {', '.join(possible)}" if possible else "leave --portable out; its levels are those of x86 CPUs"
-    )
+    remedy = f"use one of {', '.join(possible)}" if possible else "leave --portable out: its levels are for x86 CPUs"
     if missing:
-        raise UsageError(f"{where} cannot be: it has no {', '.join(sorted(missing))}; {remedy}")
+        raise UsageError(f"{where}, which has no {', '.join(sorted(missing))}; {remedy}")
     if level not in possible:
-        raise UsageError(f"{where} cannot be promised: MKL has that branch on CPUs of Intel only; {remedy}")
+        raise UsageError(f"{where}, as MKL supports this level on Intel CPUs only; {remedy}")
     return LEVELS[level]
 
 

@@ -38,7 +38,7 @@ def choose(num_bytes: int) -> str:
 
 def description() -> str:
     """Pure: describes the whole choice, for people."""
-    return ", ".join([*(f"{name} up to {longest >> 10} KiB" for longest, name in BY_LENGTH), "above by the engine itself"])
+    return ", ".join([*(f"{name} up to {longest >> 10} KiB" for longest, name in BY_LENGTH), "the engine itself for longer ones"])
 
 
 def prepare(comm: Communicator, nodes: Sequence[int]) -> Reducer:

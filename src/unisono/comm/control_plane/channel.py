@@ -116,7 +116,7 @@ class Channel:
         while len(self._incoming) >= _HEADER.size:
             (length,) = _HEADER.unpack_from(self._incoming)
             if length > self.limit_bytes:
-                raise CommError(f"a message of {length} bytes was announced where {self.limit_bytes} are allowed")
+                raise CommError(f"a message of {length} bytes was announced, but at most {self.limit_bytes} are allowed")
             end = _HEADER.size + length
             if len(self._incoming) < end:
                 break

@@ -42,9 +42,9 @@ def authenticate(channel: Channel, token: str, port: int, hello: Mapping[str, An
     try:
         reply = channel.receive_one(min(deadline, monotonic() + PROOF_WAIT_S))
     except CommError as error:
-        raise HandshakeFailed("does not speak our language") from error
+        raise HandshakeFailed("does not speak unisono's protocol") from error
     if len(reply) != len(MAGIC) + NONCE_BYTES + PROOF_BYTES or not reply.startswith(MAGIC):
-        raise HandshakeFailed("does not speak our language")
+        raise HandshakeFailed("does not speak unisono's protocol")
     theirs, proof = reply[len(MAGIC) : -PROOF_BYTES], reply[-PROOF_BYTES:]
     if not hmac.compare_digest(proof, _proof(token, b"hub", port, ours, theirs)):
         raise HandshakeFailed("belongs to another job")
@@ -66,7 +66,7 @@ class Challenge:
     def answer(self, message: bytes) -> bytes:
         """Returns the reply to a member's first message; raises `HandshakeFailed` if it is not one."""
         if self._theirs or len(message) != len(MAGIC) + NONCE_BYTES or not message.startswith(MAGIC):
-            raise HandshakeFailed("does not speak our language")
+            raise HandshakeFailed("does not speak unisono's protocol")
         self._theirs = message[len(MAGIC) :]
         return MAGIC + self._ours + _proof(self._token, b"hub", self._port, self._theirs, self._ours)
 
@@ -88,7 +88,7 @@ def check_hello(hello: Mapping[str, Any]) -> None:
     length = len(encode(hello))
     if length > UNAUTHENTICATED_LIMIT_BYTES // 2:
         raise UsageError(
-            f"info has {length} bytes where {UNAUTHENTICATED_LIMIT_BYTES // 2} are allowed at connect; send it by exchange"
+            f"info has {length} bytes, but at most {UNAUTHENTICATED_LIMIT_BYTES // 2} are allowed at connect; send it by exchange"
         )
 
 

@@ -22,7 +22,7 @@ from unisono.comm.control_plane.plain import decode, encode
 from unisono.comm.control_plane.rounds import Delivery, Rounds
 from unisono.errors import CommError, join_ranks
 
-DIED = "died: its connection closed without a word (killed, crashed or exited without close)"
+DIED = "died: its connection closed unexpectedly (killed, crashed or exited without close)"
 VANISHED = f"vanished: its host has not answered for {SILENCE_S} s"
 
 NOTHING: Mapping[str, int] = {}
@@ -174,7 +174,7 @@ class Hub:
         except (BlockingIOError, ConnectionAbortedError):  # the peer went away again
             return
         except OSError as error:  # no file number is left in this process: an unauthenticated connection must give one back
-            problem = f"rank 0 cannot take in more: {error.strerror}, raise ulimit -n"
+            problem = f"rank 0 cannot accept more connections: {error.strerror}, raise ulimit -n"
             if problem not in self._problems:
                 self._problems.append(problem)
             if not self._drop_oldest_unauthenticated():
@@ -253,7 +253,7 @@ class Hub:
         except OSError as error:
             self._drop(connection, reason_of(error))
         except (HandshakeFailed, CommError) as error:
-            self._drop(connection, f"sent what is no message ({error}); do all ranks run the same version of unisono?")
+            self._drop(connection, f"sent an invalid message ({error}); check that all ranks run the same version of unisono")
         else:
             if connection.channel.ended:
                 self._drop(connection)
@@ -276,7 +276,7 @@ class Hub:
                 connection.who, connection.info = who, info
                 answer = self._admission(rank, size, who)
             case _:
-                raise HandshakeFailed("its greeting is none")
+                raise HandshakeFailed("invalid greeting")
         connection.refused = answer[0] != "joined"
         connection.channel.send(encode(answer))
         if not connection.refused:
@@ -295,16 +295,16 @@ class Hub:
         if size != self._size:
             return "refused", self._contradict(
                 f"world size disagrees in {self._job}: rank {rank} ({who}) says {size}, rank 0 on {socket.gethostname()} says "
-                f"{self._size}; start all ranks with the same number of processes, and two jobs with different names (--job)"
+                f"{self._size}; start all ranks with the same number of processes, and give different jobs different names (--job)"
             )
         if not 0 <= rank < size:
             return "refused", f"rank {rank} does not lie in 0..{size - 1}; check the launcher's variables"
         if rank in self._members:
-            text = f"rank {rank} of {self._job} is there twice: {self._members[rank].who} and {who}"
+            text = f"two processes are rank {rank} of {self._job}: {self._members[rank].who} and {who}"
             self._problems.append(f"refused: {text}")
             return "refused", f"{text}; give every process its own rank, and every job its own name (--job)"
         if rank in self._lost or self._complete:
-            return "later", f"rank 0 is still in a session that rank {rank} has left or was lost from"
+            return "later", f"rank 0 is still in a session that rank {rank} has left or lost"
         return ("joined",)
 
     def _contradict(self, text: str) -> str:
@@ -335,8 +335,8 @@ class Hub:
         """Returns the message that names the ranks that did not come in time, with the problems met."""
         problems = f" ({'; '.join(self._problems)})" if self._problems else ""
         return (
-            f"{join_ranks(missing)} of {self._size} did not come to {self._address}, port {self._port}, in time for {self._job}"
-            f"{problems}; see what they say, and whether their nodes reach that address and port (firewall, --rendezvous host:port)"
+            f"{join_ranks(missing)} of {self._size} did not connect to {self._address}, port {self._port}, in time for {self._job}"
+            f"{problems}; see their output, and check that they reach this address and port (firewall, --rendezvous host:port)"
         )
 
     # ---- messages --------------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class Hub:
                 if rank == 0:
                     self._end()
             case _:
-                raise CommError("it has an unknown form")
+                raise CommError("unknown form")
 
     def _lose(self, rank: int, reason: str, causes: Sequence[int] = (), done: Mapping[str, int] = NOTHING) -> None:
         """Notifies all other ranks of a lost rank; the first reported reason counts."""

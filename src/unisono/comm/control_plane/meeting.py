@@ -86,7 +86,7 @@ def connect_to_hub(
             raise CollectiveTimeout([0], _not_found_message(rank, named_job(job), address, ports, timeout_s, met))
         time.sleep(min(pause_s, left_s))  # nothing tells when a port begins to listen
         pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
-    raise AssertionError("the cycle has no end")
+    raise AssertionError("this loop never ends")
 
 
 def is_loopback(address: str) -> bool:
@@ -147,7 +147,7 @@ def _resolve_addresses(rank: int, address: str, resolve_by: float) -> list[tuple
             return []
         raise UsageError(
             f"host name {address!r} of rank 0 does not resolve on {socket.gethostname()} (rank {rank}): {error.strerror}; "
-            "give a name or number that every node knows (--rendezvous host:port)"
+            "give a host name or an IP address that all nodes can reach (--rendezvous host:port)"
         ) from error
     return [(family, target) for family, _, _, _, target in found]
 
@@ -179,7 +179,7 @@ def _try_port(
                 met[port] = text
             case _:
                 raise CommError(
-                    f"the hub at port {port} gave an answer that is none; do all ranks run the same version of unisono?"
+                    f"rank 0 at port {port} sent an invalid answer; check that all ranks run the same version of unisono"
                 )
     except (HandshakeFailed, EOFError, OSError) as error:
         text = getattr(error, "strerror", None) or str(error)
@@ -201,6 +201,6 @@ def _not_found_message(rank: int, job: str, address: str, ports: Sequence[int], 
     seen = "; ".join(f"{show_ports(at)}: {outcome}" for outcome, at in by_outcome.items()) or "no name server answered"
     return (
         f"rank {rank} found no rank 0 of {job} at {address}, {show_ports(ports)}, within {timeout_s:g} s ({seen}); "
-        f"see whether rank 0 runs, and whether {socket.gethostname()} reaches {address} (firewall, interface); "
-        "otherwise give another meeting point (--rendezvous host:port)"
+        f"check that rank 0 runs and that {socket.gethostname()} reaches {address} (firewall, interface), "
+        "or give another address of its node (--rendezvous host:port)"
     )

@@ -140,13 +140,13 @@ def _read(view: memoryview, at: int, depth: int) -> tuple[Any, int]:
                 key, at = _read(view, at, depth + 1)
                 mapping[key], at = _read(view, at, depth + 1)
             return mapping, at
-    raise CommError(f"received bytes that are not plain data: unknown letter {letter!r} at byte {at - 9}")
+    raise CommError(f"received bytes that are not plain data: unknown type code {letter!r} at byte {at - 9}")
 
 
 def _slice(view: memoryview, at: int, length: int) -> tuple[memoryview, int]:
     """Returns the next `length` bytes from `at` and the position behind them; raises `IndexError` if there are fewer."""
     if length > len(view) - at:
-        raise IndexError(f"{length} bytes were announced and {len(view) - at} came")
+        raise IndexError(f"{length} bytes were announced, but {len(view) - at} arrived")
     return view[at : at + length], at + length
 
 

@@ -33,7 +33,7 @@ class Rounds:
         """Notes `rank`'s object; returns the messages to send now."""
         this = self._open.setdefault(key, Round(members))
         if this.members != members:
-            text = f"exchange {key!r} is between {list(this.members)} for some ranks but between {list(members)} for rank {rank}"
+            text = f"exchange {key!r} has members {list(this.members)} on some ranks but {list(members)} on rank {rank}"
             return [({rank, *this.objects}, ("clash", key, text))]
         this.objects[rank] = obj
         return self._finish_round(key, this, lost)

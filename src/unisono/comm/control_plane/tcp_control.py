@@ -124,7 +124,7 @@ class TcpControl(Control):
         with self._changed:
             self._check_open(where)
             if key in self._waiting:
-                raise UsageError(f"{where} is already under way in another thread; use every key once")
+                raise UsageError(f"{where} is already in progress in another thread; use each key only once")
             answers = self._waiting[key] = []
         try:
             self._post(("put", key, together, content))
@@ -144,7 +144,7 @@ class TcpControl(Control):
             case ("late", list(missing)):
                 raise CollectiveTimeout(missing, f"{where}: {join_ranks(missing)} did not arrive within {timeout_s:g} s")
         self._check_open(where)
-        raise CollectiveTimeout([0], f"{where}: rank 0, which passes the objects on, does not answer after {timeout_s:g} s")
+        raise CollectiveTimeout([0], f"{where}: rank 0, which forwards the objects, did not answer within {timeout_s:g} s")
 
     def reports(self, members: Sequence[int], timeout_s: float) -> dict[int, Report]:
         others = [int(member) for member in members if member != self.rank]
@@ -215,9 +215,9 @@ class TcpControl(Control):
         except OSError as error:
             reason = reason_of(error)
         except CommError as error:
-            reason = f"sent what is no message ({error}); do all ranks run the same version of unisono?"
+            reason = f"sent an invalid message ({error}); check that all ranks run the same version of unisono"
         except BaseException:
-            reason = "passes nothing on any more: the listening thread of this rank failed (see its traceback)"
+            reason = "can no longer be reached: the listening thread of this rank failed (see its traceback)"
             raise
         finally:
             link.close()
@@ -249,7 +249,7 @@ class TcpControl(Control):
                         self._reports[number][rank] = _parse_report(answer)
                         self._changed.notify_all()
             case _:
-                raise CommError("it has an unknown form")
+                raise CommError("unknown form")
 
     # ---- small parts -----------------------------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class TcpControl(Control):
 
     def _abandon(self) -> None:
         """In a forked child: closes this copy of the parent's connection. No lock is taken, as its holder may not exist here."""
-        self._over = "this process was forked from a rank, and only the parent speaks for the rank"
+        self._over = "this process was forked from a rank, and only the parent process can communicate"
         self._changed = threading.Condition()
         self._thread = None
         if self._link is not None:
@@ -319,6 +319,6 @@ def _check_arguments(rank: int, size: int, ports: Sequence[int], token: str, tim
     if not ports or not all(0 < port < 65536 for port in ports):
         raise UsageError(f"ports must be numbers in 1..65535, at least one; received {list(ports)}")
     if not token:
-        raise UsageError("the job's token is empty, so anybody could pass for a member; give every job its own secret")
+        raise UsageError("the job's token is empty, so any process could join the job; give every job its own token")
     if not timeout_s > 0:
         raise UsageError(f"timeout_s must be positive; received {timeout_s}")

@@ -20,12 +20,12 @@ def await_welcome(
     rank: int, link: Channel, deadline: float, timeout_s: float, attend: Callable[[], None] | None
 ) -> tuple[list[dict[Any, Any]], str]:
     """Blocking until the hub reports that all ranks are connected; returns their infos and the hub's address."""
-    where = f"rank {rank} could not meet the others"
+    where = f"rank {rank} could not connect to the others"
     try:
         while (answer := decode(_receive_one(link, deadline, attend))) == ("joined",):  # rank 0 is taken in like everybody
             continue
     except TimeoutError:
-        raise CollectiveTimeout([0], f"{where}: rank 0 took it in but does not answer within {timeout_s:g} s") from None
+        raise CollectiveTimeout([0], f"{where}: rank 0 accepted it but did not answer within {timeout_s:g} s") from None
     except EOFError:
         raise PeerLost([0], f"{where}: rank 0 {DIED}") from None
     except OSError as error:
@@ -39,7 +39,7 @@ def await_welcome(
             raise CollectiveTimeout(missing, f"{where} within {timeout_s:g} s: {text}")
         case ("lost", int(gone), str(reason), _, _):
             raise PeerLost([gone], f"{where}: rank {gone} {reason}")
-    raise CommError(f"{where}: the hub gave an answer that is none; do all ranks run the same version of unisono?")
+    raise CommError(f"{where}: rank 0 sent an invalid answer; check that all ranks run the same version of unisono")
 
 
 def _receive_one(link: Channel, deadline: float, attend: Callable[[], None] | None) -> bytes:

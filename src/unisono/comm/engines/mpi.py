@@ -72,8 +72,8 @@ def _mismatch_error(library: Library, expected: str) -> UsageError:
     world = library.mpi.COMM_WORLD
     name = library.mpi.Get_library_version().split(",")[0].splitlines()[0]
     return UsageError(
-        f"MPI library mismatch: {expected}, but {name}, which mpi4py uses, says rank {world.rank} of {world.size}; the job was "
-        "started by a different MPI than mpi4py uses: take the mpirun of that MPI, or install mpi4py over this one"
+        f"MPI library mismatch: {expected}, but {name}, which mpi4py uses, says rank {world.rank} of {world.size}; start "
+        "the job with the mpirun of that library, or install mpi4py for the MPI whose mpirun you use"
     )
 
 

@@ -206,7 +206,7 @@ class MpiCommunicator(Communicator):
             if awaited[source] != out_counts[source]:
                 text = (
                     f"{watch.call} on rank {self.rank} of {self.name}: rank {source} sends {awaited[source]} elements, "
-                    f"but {out_counts[source]} are awaited from it (out_counts)"
+                    f"but this rank expects {out_counts[source]} from it (out_counts)"
                 )
                 self.give_up(text, ())
                 raise MismatchedCall(text)

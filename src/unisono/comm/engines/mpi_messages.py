@@ -81,4 +81,4 @@ class MessageWork(Work[T]):
 def check_length(buf: Tensor) -> None:
     """Raises `UsageError` for a buffer of 2^31 elements or more."""
     if buf.numel() >= 1 << 31:
-        raise UsageError(f"engine mpi moves fewer than 2^31 elements at a time, received {buf.numel()}; send the tensor in parts")
+        raise UsageError(f"engine mpi moves fewer than 2^31 elements at a time; received {buf.numel()}: send the tensor in parts")

@@ -98,7 +98,9 @@ class NcclCommunicator(TorchCommunicator):
         if tag:
             raise UsageError(f"engine nccl has no tags; received tag {tag}: use tag 0 or a duplicate() for each kind of message")
         if other == self.rank:
-            raise UsageError(f"engine nccl sends nothing to oneself; received {what} {other} on rank {self.rank}: copy the tensor")
+            raise UsageError(
+                f"engine nccl cannot send from a rank to itself; received {what} {other} on rank {self.rank}: copy the tensor"
+            )
 
     def _close(self) -> None:
         library, self._library, self._store = self._library, None, None

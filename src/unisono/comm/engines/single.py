@@ -111,7 +111,7 @@ class _Receive(Work[Envelope]):
         if self.message is None:
             raise CommError(
                 f"{self._watch.call} on the only rank of {self._watch.comm.name} can never finish: "
-                f"no message with tag {self._tag} was sent to oneself; send before receiving"
+                f"this rank has sent itself no message with tag {self._tag}; send before receiving"
             )
         if not self._taken:
             if (self.message.dtype, self.message.numel()) != (self._buf.dtype, self._buf.numel()):

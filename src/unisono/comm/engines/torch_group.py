@@ -166,7 +166,7 @@ class TorchCommunicator(Communicator):
         """Copies the part that goes to this rank itself; raises `MismatchedCall` where the lengths differ."""
         mine, kept = ins[self.rank], outs[self.rank]
         if mine.numel() != kept.numel():
-            counts = f"{mine.numel()} elements go to oneself, but {kept.numel()} are awaited"
+            counts = f"this rank sends itself {mine.numel()} elements, but expects {kept.numel()}"
             text = f"{watch.call} on rank {self.rank} of {self.name}: {counts}"
             self.give_up(text, ())
             raise MismatchedCall(text)

@@ -64,7 +64,7 @@ class Link:
             self.raise_if_lost()
             if monotonic() > until:
                 where = f"rank {self.comm.rank} of {self.comm.name}"
-                raise CommError(f"the exchange on {where} cannot end: a worker did not receive its reply within {timeout_s:g} s")
+                raise CommError(f"the exchange on {where} cannot finish: a worker did not receive its reply within {timeout_s:g} s")
 
     @property
     def has_failed(self) -> bool:
@@ -151,7 +151,7 @@ class MessageCaller(Caller):
 
     def post(self, kind: int, vector: Tensor | None = None, tail: Sequence[float] | Numbers = ()) -> None:
         if self._is_calling:
-            raise CommError("a worker makes one call at a time; wait for the reply to the last one first (wait_reply)")
+            raise CommError("a worker makes one call at a time; wait for the last reply first (wait_reply)")
         self._link.raise_if_lost()
         vector = None if vector is None else self._link.flat(vector)
         place = AS_MESSAGE if vector is None else self._requests.place(vector)
@@ -200,7 +200,9 @@ class MessageCaller(Caller):
         while not has_reply(max(0.0, min(CHECK_INTERVAL_S, until - monotonic()))):
             self._link.raise_if_lost()
             if monotonic() >= until:
-                raise TimeoutError(f"the server (rank {self._server}) did not answer within {timeout_s:g} s; it may be taken later")
+                raise TimeoutError(
+                    f"the server (rank {self._server}) did not answer within {timeout_s:g} s; call wait_reply again to wait longer"
+                )
 
 
 class WorkerConnection:
@@ -318,7 +320,7 @@ class MessageServer(Server):
     def _unanswered(self, caller: int) -> WorkerConnection:
         """Returns the connection of a caller that waits for an answer; raises `CommError` if it does not."""
         if not (0 <= caller < len(self._workers) and self._workers[caller].is_waiting):
-            raise CommError(f"caller {caller} waits for no answer; it has none, or its call was not received")
+            raise CommError(f"caller {caller} is not waiting for an answer; reply once to each call that was received")
         return self._workers[caller]
 
     def _is_mapped(self, worker: WorkerConnection, num_bytes: int) -> bool:

@@ -42,7 +42,7 @@ def write_header(buf: Numbers, kind: int, vector: Tensor | None, place: int, tai
     """Local: writes a header into a buffer, whose length limits the tail."""
     num_tail, most = len(tail), len(buf) - _NUM_FIXED
     if num_tail > most:
-        raise UsageError(f"a tail of {num_tail} numbers in an exchange opened for {most} (most_numbers)")
+        raise UsageError(f"a tail of {num_tail} numbers does not fit; the exchange was opened for {most} (most_numbers)")
     dtype, numel = (NO_VECTOR, 0) if vector is None else (DTYPES.index(vector.dtype), vector.numel())
     _FIXED.pack_into(buf.data, 0, kind, dtype, numel, place, num_tail)
     if num_tail:

@@ -127,11 +127,13 @@ def _refuse_unsuited(comm: Communicator, servers: Sequence[int], most_numbers: i
             "choose another --engine: shm on one machine, mpi or gloo between several"
         )
     if not servers or len(set(servers)) != len(servers) or not all(0 <= rank < comm.size for rank in servers):
-        raise UsageError(f"servers must be different ranks in 0..{comm.size - 1} of {comm.name}, at least one; got {list(servers)}")
+        raise UsageError(
+            f"servers must be different ranks in 0..{comm.size - 1} of {comm.name}, at least one; received {list(servers)}"
+        )
     if len(servers) == comm.size:
         raise UsageError(
             f"all {comm.size} processes of {comm.name} would be servers, and none a worker; start more processes (-n), "
-            "or choose fewer servers"
+            "or give fewer --servers"
         )
     if most_numbers < 0 or mapped_bytes < 0:
         raise UsageError(f"most_numbers and mapped_bytes must be 0 or more; received {most_numbers} and {mapped_bytes}")

@@ -84,14 +84,14 @@ class ZmqCaller(Caller):
 
     def post(self, kind: int, vector: Tensor | None = None, tail: Sequence[float] | Numbers = ()) -> None:
         if self.number == NO_NUMBER:
-            raise CommError("a call before the worker has joined; call join first")
+            raise CommError("this worker has not joined yet; call join first")
         if self._call is not None:
-            raise CommError("a call before the last one was answered; wait for its reply first (wait_reply)")
+            raise CommError("a worker makes one call at a time; wait for the last reply first (wait_reply)")
         content = None if vector is None else flat(vector)
         if content is not None and content.nbytes > self._max_vector_bytes:
             raise UsageError(
-                f"a vector of {content.nbytes} bytes, but the server takes up to {self._max_vector_bytes}; "
-                "it must be the model for which the server was started"
+                f"a vector has {content.nbytes} bytes, but the server accepts at most {self._max_vector_bytes}; "
+                "use the model with which the server was started"
             )
         self._turn += 1
         head = pack(MessageType.CALL, self._incarnation, self.number, self._turn, kind, tail, content)
@@ -104,7 +104,7 @@ class ZmqCaller(Caller):
         message = self._await_answer(pack(MessageType.PING, self._incarnation, self.number, self._turn), self._turn, timeout_s)
         self._call = None
         if message.message_type is MessageType.UNKNOWN_WORKER:
-            raise UnknownWorker(f"the server at {self._where()} does not know worker {self.number} (any more)")
+            raise UnknownWorker(f"the server at {self._where()} does not know worker {self.number}, or has removed it")
         vector = copy_vector(message, self._receive_buffer)
         self._receive_buffer = self._receive_buffer if vector is None else vector
         return Reply(message.kind, message.tail, vector)

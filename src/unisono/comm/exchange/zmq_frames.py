@@ -85,7 +85,7 @@ def pack(
     """Pure: returns the first part of a message; `split_bytes(vector)` are the others."""
     numbers = np.asarray(tail, "<f8")
     if numbers.size > MAX_TAIL:
-        raise UsageError(f"a tail of {numbers.size} numbers, but one message takes up to {MAX_TAIL}; send them as a vector")
+        raise UsageError(f"a tail of {numbers.size} numbers is too long, one message holds {MAX_TAIL}; send them as a vector")
     code = 0 if vector is None else DTYPES.index(vector.dtype) + 1
     numel = 0 if vector is None else vector.numel()
     return _HEADER.pack(_MAGIC, message_type, code, numbers.size, number, incarnation, turn, kind, numel) + numbers.tobytes()
@@ -98,7 +98,7 @@ def unpack(parts: Sequence[memoryview]) -> Message:
         raise Malformed(f"a header of {head.nbytes} instead of {_HEADER.size} bytes")
     magic, message_type, code, num_tail, number, incarnation, turn, kind, numel = _HEADER.unpack_from(head)
     if magic != _MAGIC or message_type not in frozenset(MessageType) or code > len(DTYPES):
-        raise Malformed("no header of this version")
+        raise Malformed("its header is not of this version")
     if head.nbytes != _HEADER.size + 8 * num_tail:
         raise Malformed(f"{head.nbytes - _HEADER.size} bytes of tail instead of {8 * num_tail}")
     dtype = DTYPES[code - 1] if code else None

@@ -107,7 +107,7 @@ def _lock_file(handle: int, path: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UsageError(f"another server is using the keys in {path}; wait for its end, or give another run directory") from None
+        raise UsageError(f"another server is using the keys in {path}; wait until it ends, or give another run directory") from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -118,13 +118,13 @@ def _read_record(handle: int, path: Path, kind: type[Record]) -> Record:
     status = os.fstat(handle)
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageError(
-            f"{path} holds keys and has mode {stat.S_IMODE(status.st_mode):04o}, so others may use it; chmod 600 {path}, "
-            "and start the run in another directory if they may have read it"
+            f"{path} holds keys and has mode {stat.S_IMODE(status.st_mode):04o}, so other users have access; run chmod 600 {path}, "
+            "and if someone may have read it, start the run in another directory"
         )
     try:
         value = json.loads(os.pread(handle, status.st_size, 0))
     except ValueError as error:
-        raise _damaged_error(path, f"no JSON: {error}") from error
+        raise _damaged_error(path, f"not JSON: {error}") from error
     if not isinstance(value, dict) or set(value) != set(kind._fields) or not all(isinstance(one, str) for one in value.values()):
         raise _damaged_error(path, f"it must hold {', '.join(kind._fields)}")
     if bad := [name for name, one in value.items() if name != "address" and not _KEY.fullmatch(one)]:
@@ -139,4 +139,4 @@ def _text_of(record: ConnectionInfo | Keys) -> bytes:
 
 def _damaged_error(path: Path, why: str) -> UsageError:
     """Returns the error for a damaged file of keys."""
-    return UsageError(f"{path} is damaged ({why}); end the server, remove the file, and start the run again")
+    return UsageError(f"{path} is damaged ({why}); stop the server, remove the file, and start the run again")

@@ -33,7 +33,7 @@ def listen(router: zmq.Socket[bytes], host: str, port: int, last: str | None, sa
         elif port or not wanted:
             raise UsageError(f"port {wanted or '(any)'} of {host} is taken by another program; give another port, or 0 for any")
         else:
-            say(f"port {wanted} of {host} has been taken by another program meanwhile; the server takes another")
+            say(f"port {wanted} of {host} is now used by another program; the server chooses another port")
             wanted = 0
     return router.get_string(zmq.LAST_ENDPOINT).rstrip("\0").removeprefix("tcp://")
 
@@ -59,7 +59,7 @@ def _numeric(host: str) -> str:
     except OSError as error:
         raise UsageError(f"host {host!r} is not known ({error}); give an address of this machine that the workers reach") from error
     if found == "0.0.0.0":
-        raise UsageError(f"host {host!r} stands for all addresses; give the one that the workers reach")
+        raise UsageError(f"host {host!r} stands for all addresses; give the address at which workers reach this machine")
     return found
 
 

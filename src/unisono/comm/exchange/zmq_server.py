@@ -162,7 +162,7 @@ class ZmqServer(Server):
         if worker is None:
             return
         if worker.answered == worker.turn:
-            raise CommError(f"worker {caller} waits for no reply; reply once to each call")
+            raise CommError(f"worker {caller} is not waiting for a reply; reply once to each call")
         content = None if vector is None else flat(vector)
         head = pack(MessageType.REPLY, self._incarnation, caller, worker.turn, kind, tail, content)
         worker.answer = (head,) if content is None else (head, *_frames(worker, content))
@@ -285,7 +285,7 @@ class ZmqServer(Server):
         elif message_type is MessageType.GOODBYE:
             self._remove(number, self._left)
         elif message_type is not MessageType.BEAT:
-            raise Malformed(f"{message_type.name}, which only a server says")
+            raise Malformed(f"{message_type.name}, which only a server sends")
 
     def _welcome(self, hello: int, route: bytes) -> None:
         """Answers the hello of a worker with its number; a new worker is added."""

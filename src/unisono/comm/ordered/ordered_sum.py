@@ -87,7 +87,7 @@ class OrderedSum:
         bits on every rank and for every division into ranks."""
         if self._num_added != len(self._num_additions):
             raise UsageError(
-                f"{self._num_added} of {len(self._num_additions)} shards of rank {self._comm.rank} were added; add all of them"
+                f"{self._num_added} of {len(self._num_additions)} shards of rank {self._comm.rank} were added; add all first"
             )
         vectors, self._last = self._last, ()
         blocks = [*self._stack[: self._height], vectors]
@@ -134,7 +134,7 @@ class OrderedSum:
     def _check_vectors(self, vectors: Sequence[Tensor]) -> None:
         """Raises `UsageError` for a shard too many, or vectors that are not flat or differ from those of the first shard."""
         if self._num_added == len(self._num_additions):
-            raise UsageError(f"all {self._num_added} shards of rank {self._comm.rank} were added already; call finish")
+            raise UsageError(f"all {self._num_added} shards of rank {self._comm.rank} were already added; call finish")
         shapes = [(vector.numel(), vector.dtype, vector.device) for vector in vectors]
         if shapes == self._shapes:
             return

@@ -140,17 +140,17 @@ def open_peer(pid: int, fd: int, identity: int | None = None) -> Segment:
     """Maps a segment that another process of this machine made. `identity` tells it from a file of another process that has the
     same numbers here (in another process name space)."""
     path = f"/proc/{pid}/fd/{fd}"
-    remedy = "all processes of a node need one user and one process name space, otherwise use --engine gloo"
+    remedy = "run all processes of a node as one user in one PID namespace, or use --engine gloo"
     own_fd = -1
     try:
         if not str(Path(path).readlink()).startswith(
             f"/memfd:{NAME}"
         ):  # closed since, and the number was given to a file of the user
-            raise ValueError("it is closed")
+            raise ValueError("closed")
         own_fd = os.open(path, os.O_RDWR)
         found = os.fstat(own_fd)
         if identity is not None and found.st_ino != identity:
-            raise CommError(f"{path} is not the shared memory of process {pid}, but another process's here; {remedy}")
+            raise CommError(f"{path} is not the shared memory of process {pid} but belongs to another process; {remedy}")
         return Segment(own_fd, found.st_size)
     except (OSError, ValueError) as error:  # ValueError: it cannot be mapped, so it is something else
         reason = error.strerror if isinstance(error, OSError) else error

@@ -25,20 +25,20 @@ def check(job: Job) -> Iterator[Finding]:
         return
     found = f"{with_unit(job.size, 'process')}, started by {job.launcher}"
     if job.num_expected is None or job.num_expected == job.size:
-        yield Finding(OK, "ranks", found + (", as asked (-n)" if job.num_expected else ""))
+        yield Finding(OK, "ranks", found + (", as requested (-n)" if job.num_expected else ""))
     elif job.launcher == "local" and not job.note:
         yield Finding(
             WARN,
             "ranks",
-            f"{job.num_expected} processes were asked for (-n), but this one is alone; "
-            f"what follows was seen by {job.num_expected} that doctor started itself",
-            "if srun, mpirun or torchrun started this command, their variables do not arrive here: a container or ssh may drop "
-            "them, or it is a launcher that is not known; otherwise start the program with "
+            f"-n requests {job.num_expected} processes, but this process is alone; "
+            f"the results below are from {job.num_expected} processes that doctor started itself",
+            "if srun, mpirun or torchrun started this command, its variables do not arrive here: a container or ssh may drop "
+            "them, or Unisono does not know this launcher; otherwise start the program with "
             f"`unisono run -n {job.num_expected}`",
         )
     else:
         start = START.get(job.launcher, "the launcher with -n {n}").format(n=job.num_expected)
-        yield Finding(FAIL, "ranks", f"{found}, but {job.num_expected} were asked for (-n)", f"start it with {start}{_hint(job)}")
+        yield Finding(FAIL, "ranks", f"{found}, but -n requests {job.num_expected}", f"start it with {start}{_hint(job)}")
     if job.note and (job.num_expected is None or job.num_expected == job.size):
         yield Finding(WARN, "ranks", job.note, "start ranks with srun, e.g. srun unisono doctor")
     sizes = {name: len(ranks) for name, ranks in job.nodes.items()}

@@ -15,14 +15,16 @@ def check(job: Job) -> Iterator[Finding]:
     for node, ranks in job.nodes.items():
         visible = tuple(dict.fromkeys(gpu for facts in ranks for gpu in facts.gpus))
         if not visible:
-            yield Finding(OK, "gpus", "none on this node, or none that this job may use", node=node)
+            yield Finding(OK, "gpus", "no GPU on this node, or none that this job may use", node=node)
         else:
             findings = [*_torch(node, ranks), *_binding(node, ranks, visible)]
             yield from findings or [Finding(OK, "gpus", _describe_gpus(ranks), node=node)]
     numbers = {node: len({gpu for facts in ranks for gpu in facts.our_gpus}) for node, ranks in job.nodes.items()}
     if len(set(numbers.values())) > 1:
         shown = ", ".join(f"{number} on {node}" for node, number in numbers.items())
-        yield Finding(WARN, "gpus", f"nodes use different numbers of GPUs: {shown}", "ask for the same on each: --gpus-per-node")
+        yield Finding(
+            WARN, "gpus", f"nodes use different numbers of GPUs: {shown}", "request the same number on each node: --gpus-per-node"
+        )
 
 
 def _torch(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
@@ -38,7 +40,7 @@ def _torch(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
     else:
         said = one.torch.gpu_error or "CUDA finds none"
         fact = f"torch {one.torch.version} (CUDA {one.torch.cuda}) cannot use the GPU of {whose}: {said}"
-        remedy = "see nvidia-smi; a driver older than this CUDA needs a torch built for an older one"
+        remedy = "see nvidia-smi; if the driver is older than this CUDA, install a torch built for an older CUDA"
         yield Finding(FAIL, "gpus", fact, remedy, node)
 
 
@@ -49,28 +51,28 @@ def _binding(node: str, ranks: Sequence[Facts], visible: Sequence[str]) -> Itera
     if shared:
         sharing = [facts for facts in ranks if shared[0] in facts.our_gpu_ids]
         fact = f"{describe_ranks([facts.rank for facts in sharing])} share GPU {sharing[0].our_gpus[0]}, which NCCL refuses"
-        remedy = f"start {with_unit(len(users), 'rank')} on this node, or ask for a GPU for each task (--gpus-per-task=1)"
+        remedy = f"start {with_unit(len(users), 'rank')} on this node, or request a GPU for each task (--gpus-per-task=1)"
         yield Finding(WARN, "gpus", fact, remedy, node)
     without = [facts.rank for facts in ranks if not facts.our_gpus]
     if without:
         fact = f"{describe_ranks(without)} {'has' if len(without) == 1 else 'have'} no GPU while others on this node have one"
-        yield Finding(WARN, "gpus", fact, "ask for one for each task: --gpus-per-task=1", node)
+        yield Finding(WARN, "gpus", fact, "request one for each task: --gpus-per-task=1", node)
     several = [facts for facts in ranks if len(facts.our_gpus) > 1]
     idle = [gpu for gpu in visible if not any(gpu in facts.our_gpus for facts in ranks)]
     if several:
         one = several[0]
-        fact = f"rank {one.rank} has {len(one.our_gpus)} GPUs of its own, of which it uses one"
-        remedy = f"start {len(one.our_gpus)} ranks where there is one now (SLURM: --ntasks-per-node and --gpus-per-task=1)"
+        fact = f"rank {one.rank} has {len(one.our_gpus)} GPUs of its own, but uses only one"
+        remedy = f"start {len(one.our_gpus)} ranks instead of one (SLURM: --ntasks-per-node and --gpus-per-task=1)"
         yield Finding(WARN, "gpus", fact, remedy, node)
     elif idle and not shared:
         fact = (
             f"no rank uses GPU {', '.join(idle)} of this node ({with_unit(len(ranks), 'rank')}, {with_unit(len(visible), 'GPU')})"
         )
-        yield Finding(WARN, "gpus", fact, f"start {len(visible)} ranks on this node, or ask for fewer GPUs", node)
+        yield Finding(WARN, "gpus", fact, f"start {len(visible)} ranks on this node, or request fewer GPUs", node)
 
 
 def _describe_gpus(ranks: Sequence[Facts]) -> str:
     """Returns a text that names the GPU of each rank, and how it was chosen."""
     bound = all(len(facts.gpus) == 1 for facts in ranks)
-    how = "each rank sees its own only" if bound else "each rank takes its own by local rank"
+    how = "each rank sees only its own" if bound else "chosen by local rank"
     return "; ".join(f"rank {facts.rank}: GPU {', '.join(facts.our_gpus)}" for facts in ranks) + f" ({how})"

@@ -20,14 +20,12 @@ def check(job: Job) -> Iterator[Finding]:
         files = min((facts.open_files for facts in ranks if facts.open_files is not None), default=None)
         if files is not None and files < needed:
             hard = max((facts.open_files_hard or needed) for facts in ranks)
-            remedy = f"ulimit -n {min(hard, max(4096, needed))} before the program starts (the hard limit is {hard})"
-            findings.append(Finding(WARN, "limits", f"{files} open files are allowed, {needed} may be needed", remedy, node))
+            remedy = f"run ulimit -n {min(hard, max(4096, needed))} before the program (the hard limit is {hard})"
+            findings.append(Finding(WARN, "limits", f"{files} open files are allowed, but {needed} may be needed", remedy, node))
         locked = min((facts.locked_bytes for facts in ranks if facts.locked_bytes is not None), default=None)
         rdma = [one.name for one in ranks[0].interfaces if one.kind == "rdma"]
         if rdma and locked is not None and locked < LEAST_LOCKED:
-            fact = f"InfiniBand ({', '.join(rdma)}) locks memory, of which {locked >> 10} KiB are allowed"
-            remedy = (
-                "ulimit -l unlimited before the program starts; if that is refused, ask for it (limits.conf, slurmd's LimitMEMLOCK)"
-            )
+            fact = f"InfiniBand ({', '.join(rdma)}) needs locked memory, but only {locked >> 10} KiB are allowed"
+            remedy = "run ulimit -l unlimited before the program; if refused, ask the administrators (limits.conf, LimitMEMLOCK)"
             findings.append(Finding(WARN, "limits", fact, remedy, node))
         yield from findings or [Finding(OK, "limits", f"{files or 'any number of'} open files", node=node)]

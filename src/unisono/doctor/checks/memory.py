@@ -21,7 +21,7 @@ def check(job: Job) -> Iterator[Finding]:
             fact = f"{_size(available)} available to {with_unit(len(ranks), 'rank')}"
             if available < LEAST_FOR_RANK * len(ranks):
                 remedy = (
-                    f"ask for more (SLURM: --mem or --mem-per-cpu), at least {_size(LEAST_FOR_RANK)} for each rank, or start fewer"
+                    f"request at least {_size(LEAST_FOR_RANK)} for each rank (SLURM: --mem or --mem-per-cpu), or start fewer ranks"
                 )
                 yield Finding(WARN, "memory", fact, remedy, node)
             else:
@@ -32,14 +32,18 @@ def check(job: Job) -> Iterator[Finding]:
 def _check_shared_memory(node: str, total: int | None, free: int | None) -> Iterator[Finding]:
     """Yields whether /dev/shm is large enough, and free enough, for data loaders."""
     if total is None or free is None:
-        yield Finding(OK, "/dev/shm", "there is none on this system", node=node)
+        yield Finding(OK, "/dev/shm", "this system has no /dev/shm", node=node)
     elif total < LEAST_SHM:
-        fact = f"{_size(total)}: worker processes of PyTorch's data loaders pass batches through it and end with a bus error"
-        remedy = "docker run --shm-size=8g (or --ipc=host); Kubernetes: an emptyDir of medium Memory; or num_workers=0"
+        fact = (
+            f"only {_size(total)}: worker processes of PyTorch's data loaders pass batches through it and may die with a bus error"
+        )
+        remedy = "docker run --shm-size=8g (or --ipc=host); Kubernetes: an emptyDir of medium Memory; or set num_workers=0"
         yield Finding(WARN, "/dev/shm", fact, remedy, node)
     elif free < LEAST_SHM:
         fact = f"only {_size(free)} of {_size(total)} are free"
-        yield Finding(WARN, "/dev/shm", fact, "see what ended jobs left there (ls -la /dev/shm) and remove what is yours", node)
+        yield Finding(
+            WARN, "/dev/shm", fact, "list the files that earlier jobs left there (ls -la /dev/shm) and remove yours", node
+        )
     else:
         yield Finding(
             OK,

@@ -20,7 +20,9 @@ def check(job: Job) -> Iterator[Finding]:
     several = len({(facts.mpi.mpi4py, facts.mpi.library, bool(facts.mpi.error)) for facts in job.ranks}) > 1
     if several and any(_needs_mpi(facts) for facts in job.ranks):
         shown = "; ".join(f"rank {facts.rank}: {_mpi_text(facts)}" for facts in job.ranks[:8])
-        yield Finding(FAIL, "mpi", f"ranks have different MPI libraries ({shown})", "use one environment and module on all nodes")
+        yield Finding(
+            FAIL, "mpi", f"ranks have different MPI libraries ({shown})", "use the same environment and modules on all nodes"
+        )
         return
     first = job.ranks[0]
     yield from _alike(first, job)
@@ -32,7 +34,7 @@ def check(job: Job) -> Iterator[Finding]:
         yield Finding(
             FAIL,
             "mpi",
-            f"to MPI rank {one.rank} of {one.size} is rank {one.mpi.rank} of {one.mpi.size} "
+            f"MPI takes rank {one.rank} of {one.size} for rank {one.mpi.rank} of {one.mpi.size} "
             f"({describe_ranks([facts.rank for facts in wrong])}): mpirun is of {one.mpi.launcher}, the library {_mpi_text(one)}",
             f"use the mpirun that belongs to this library, or build mpi4py for the loaded MPI: {REBUILD}",
         )
@@ -43,9 +45,9 @@ def _alike(first: Facts, job: Job) -> Iterator[Finding]:
     mpi = first.mpi
     if not mpi.mpi4py:
         if first.engine == "mpi":
-            yield Finding(FAIL, "mpi", "engine mpi was asked for, but mpi4py is not installed", INSTALL)
+            yield Finding(FAIL, "mpi", "engine mpi was requested, but mpi4py is not installed", INSTALL)
         elif mpi.launcher and len(job.nodes) > 1:
-            fact = f"mpirun of {mpi.launcher} started ranks on several nodes, but mpi4py is not installed, so that gloo is used"
+            fact = f"mpirun of {mpi.launcher} started ranks on several nodes, but mpi4py is not installed, so gloo is used"
             yield Finding(WARN, "mpi", fact, INSTALL)
         else:
             yield Finding(OK, "mpi", "mpi4py is not installed; only --engine mpi needs it")
@@ -53,9 +55,9 @@ def _alike(first: Facts, job: Job) -> Iterator[Finding]:
         level = FAIL if _needs_mpi(first) else WARN
         what = "MPI cannot be started" if mpi.library else "its library cannot be loaded"
         fact = f"mpi4py {mpi.mpi4py} is installed, but {what}: {mpi.error}"
-        yield Finding(level, "mpi", fact, f"load the MPI for which it was built, or build it for the loaded one: {REBUILD}")
+        yield Finding(level, "mpi", fact, f"load the MPI for which mpi4py was built, or build mpi4py for the loaded MPI: {REBUILD}")
     elif mpi.launcher and mpi_family(mpi.library) and mpi_family(mpi.library) != mpi_family(mpi.launcher):
-        fact = f"mpirun is of {mpi.launcher}, but mpi4py {mpi.mpi4py} uses {mpi.library}: by MPI every process is alone"
+        fact = f"mpirun is of {mpi.launcher}, but mpi4py {mpi.mpi4py} uses {mpi.library}: each process finds itself alone"
         remedy = f"use the mpirun of {mpi_family(mpi.library)}, or build mpi4py for {mpi.launcher}: {REBUILD}"
         yield Finding(FAIL, "mpi", fact, remedy)
     elif mpi.size in (None, first.size):

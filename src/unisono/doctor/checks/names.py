@@ -18,13 +18,13 @@ def check(job: Job) -> Iterator[Finding]:
         shown = ", ".join(first.host_addresses)
         if first.host_error:
             fact = f"host name {first.host} does not resolve on itself: {first.host_error}"
-            remedy = f"ask for a line in /etc/hosts ({_own_address(first.address)} {first.host}); MPI and other tools look it up"
+            remedy = f"add a line to /etc/hosts ({_own_address(first.address)} {first.host}); MPI and other tools look it up"
             yield Finding(WARN, "names", fact, remedy, node)
         elif several and first.host_addresses and all(map(_is_loopback, first.host_addresses)):
             fact = f"host name {first.host} resolves to {shown} on itself, where no other node reaches it"
             remedy = (
-                f"let it resolve to an address of the network in /etc/hosts ({_own_address(first.address)} {first.host}); Unisono "
-                "uses numbers, but MPI, torchrun and other tools may listen there in vain"
+                f"let it resolve to a network address in /etc/hosts ({_own_address(first.address)} {first.host}); Unisono uses "
+                "IP addresses, but MPI, torchrun and other tools may listen where no other node reaches them"
             )
             yield Finding(WARN, "names", fact, remedy, node)
         else:
@@ -34,7 +34,7 @@ def check(job: Job) -> Iterator[Finding]:
                 hosts = ", ".join(f"{host} ({why})" for host, why in facts.unresolved.items())
                 fact = f"host names of other nodes do not resolve on {facts.host}: {hosts}"
                 remedy = (
-                    "ask for a name server or /etc/hosts that knows all nodes, or give numbers (UNISONO_RENDEZVOUS=ADDRESS:PORT)"
+                    "ask for a name server or an /etc/hosts with all nodes, or give an IP address (UNISONO_RENDEZVOUS=ADDRESS:PORT)"
                 )
                 yield Finding(WARN, "names", fact, remedy, node)
 

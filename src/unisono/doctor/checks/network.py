@@ -42,21 +42,21 @@ def _gloo(node: str, facts: Facts, rank_0: Facts) -> Finding:
     fact, better = f"gloo uses {links.describe(now)}", links.faster_interface(facts, now)
     unread = facts.variables.get("GLOO_SOCKET_IFNAME", now.name)
     if better is None and now.name not in unread.split(","):
-        fact = f"GLOO_SOCKET_IFNAME={unread} is set but not read: {fact}, through which the ranks met"
+        fact = f"GLOO_SOCKET_IFNAME={unread} is set but has no effect: {fact}, through which the ranks connected"
         return Finding(WARN, "network", fact, _meet_at(rank_0, unread), node)
     if better is None:
         return Finding(OK, "network", fact, node=node)
     fact = f"{fact}, though {links.describe(better)} is up"
     if better.addresses:
         return Finding(WARN, "network", fact, _meet_at(rank_0, better.name), node)
-    remedy = "it has no IP address, so only MPI and NCCL can use it: start with mpirun and mpi4py, or ask for an address (IPoIB)"
+    remedy = "it has no IP address, so only MPI and NCCL can use it: start with mpirun and mpi4py, or set up an address (IPoIB)"
     return Finding(WARN, "network", fact, remedy, node)
 
 
 def _meet_at(rank_0: Facts, name: str) -> str:
     """Returns the remedy that lets ranks meet, and send data, through the interface of this name."""
     address = next((one.addresses[0] for one in rank_0.interfaces if one.name == name and one.addresses), "ADDRESS")
-    return f"meet on {name}, and the data goes there too: export UNISONO_RENDEZVOUS={address}:{PORT} (rank 0's address there)"
+    return f"connect through {name}, also for the data: export UNISONO_RENDEZVOUS={address}:{PORT} (rank 0's address there)"
 
 
 def _libraries(node: str, facts: Facts) -> Iterator[Finding]:
@@ -69,24 +69,24 @@ def _libraries(node: str, facts: Facts) -> Iterator[Finding]:
         for name, value in told.items():
             yield _check_setting(node, name, value, facts, names)
         if reader == "NCCL" and rdma and facts.variables.get("NCCL_IB_DISABLE", "0") != "0":
-            fact = f"NCCL_IB_DISABLE is set, so NCCL leaves {links.describe(rdma[0])} alone"
+            fact = f"NCCL_IB_DISABLE is set, so NCCL does not use {links.describe(rdma[0])}"
             yield Finding(WARN, "network", fact, "unset NCCL_IB_DISABLE", node)
         elif not told:
             choice = f"{links.describe(rdma[0])}, if it was built for it" if rdma else "any interface that reaches the others"
-            yield Finding(OK, "network", f"{reader} chooses by itself: {choice}", node=node)
+            yield Finding(OK, "network", f"{reader} chooses its interface itself: {choice}", node=node)
 
 
 def _check_setting(node: str, name: str, value: str, facts: Facts, names: Mapping[str, Interface]) -> Finding:
     """Checks a variable that names interfaces: fails if there is none of that name, warns if a faster one is up."""
     words = [word.lstrip("=").partition(":")[0] for word in value.lstrip("^").split(",")]
     now = [names[word] for word in words if word in names]
-    fact = f"{CHOOSERS[name]} uses what {name}={value} says"
+    fact = f"{CHOOSERS[name]} follows {name}={value}"
     if not names or value == "all" or value.startswith("^") or "/" in value:  # an exclusion, or a network by its numbers
         return Finding(OK, "network", fact, node=node)
     if not now and not any(known.startswith(tuple(words)) for known in names):
         others = ", ".join(sorted(set(names) - {"lo"})) or "none"
         return Finding(
-            FAIL, "network", f"{name}={value} names no interface of this node", f"unset it, or choose among: {others}", node
+            FAIL, "network", f"{name}={value} names no interface of this node", f"unset it, or use one of: {others}", node
         )
     better = links.faster_interface(facts, now[0]) if now else None
     if better is not None:
@@ -100,7 +100,7 @@ def _check_measurement(measured: Measurement, job: Job) -> Finding:
     nodes = {facts.rank: facts.node for facts in job.ranks}
     left, right = measured.ranks
     if measured.error:
-        remedy = "see the other findings; engine gloo (export UNISONO_ENGINE=gloo) is the one that needs least"
+        remedy = "see the other findings, or try engine gloo, which has the fewest requirements (export UNISONO_ENGINE=gloo)"
         level = FAIL if measured.chosen else WARN
         return finding_from_error(
             level, "bandwidth", f"engine {measured.engine}, ranks {left} and {right}: {measured.error}", remedy

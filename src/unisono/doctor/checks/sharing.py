@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from unisono.doctor.facts import Facts, Job
 from unisono.doctor.finding import FAIL, OK, WARN, Finding
 
-TOGETHER = "run all ranks of a node as one user in one container or process name space (docker --pid=host; Apptainer without --pid)"
+TOGETHER = "run all ranks of a node as one user in one container or PID namespace (docker --pid=host; Apptainer without --pid)"
 
 
 def check(job: Job) -> Iterator[Finding]:
@@ -25,7 +25,7 @@ def _cannot(node: str, facts: Facts) -> Finding:
     peer, why = next(iter(facts.unreachable.items()))
     fact = f"rank {facts.rank} cannot open the memory of rank {peer} on the same node ({why})"
     if facts.engine == "shm":
-        remedy = f"{TOGETHER}, or unset UNISONO_ENGINE: gloo is taken then"
-        return Finding(FAIL, "sharing", f"{fact}, as engine shm, which was asked for, must", remedy, node)
-    slower = "so that what they exchange goes over the network interface (gloo, unless MPI or NCCL is used), which is slower"
-    return Finding(WARN, "sharing", f"{fact}, {slower}", f"{TOGETHER}, or accept it", node)
+        remedy = f"{TOGETHER}, or unset UNISONO_ENGINE, and gloo is used"
+        return Finding(FAIL, "sharing", f"{fact}, but engine shm, which was requested, needs it", remedy, node)
+    slower = "so they communicate over the network interface (gloo, unless MPI or NCCL is used), which is slower"
+    return Finding(WARN, "sharing", f"{fact}, {slower}", f"{TOGETHER}, or accept the lower speed", node)

@@ -28,7 +28,7 @@ def check(job: Job) -> Iterator[Finding]:
             FAIL,
             "software",
             where,
-            "pip install torch (pytorch.org has the line for your CUDA, or for CPUs), or load the site's module for it",
+            "pip install torch (pytorch.org has the command for your CUDA, or for CPUs), or load the site's module",
         )
     for name, level, value in PARTS:
         values = dict.fromkeys(value(facts) for facts in job.ranks if value(facts))
@@ -38,7 +38,7 @@ def check(job: Job) -> Iterator[Finding]:
                 f"{one} on {describe_ranks([facts.rank for facts in job.ranks if value(facts) == one])}" for one in values
             )
             yield Finding(
-                level, "software", f"ranks have different versions of {name}: {shown}", "use one environment on all nodes"
+                level, "software", f"ranks have different versions of {name}: {shown}", "use the same environment on all nodes"
             )
     for version in dict.fromkeys(facts.torch.version for facts in job.ranks):
         numbers = re.match(r"(\d+)\.(\d+)", version)

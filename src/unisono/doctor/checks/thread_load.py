@@ -30,7 +30,7 @@ def _lost_by_slurm(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
         yield Finding(
             WARN,
             "threads",
-            f"rank {one.rank} may use {with_unit(len(one.cpus), 'CPU')}, though {one.cpus_per_task} per task were asked for "
+            f"rank {one.rank} may use {with_unit(len(one.cpus), 'CPU')}, though {one.cpus_per_task} per task were requested "
             "(SLURM_CPUS_PER_TASK)",
             "before srun, export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK: since SLURM 22.05 srun does not inherit it",
             node,
@@ -45,7 +45,7 @@ def _lost_by_binding(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
             WARN,
             "threads",
             f"mpirun bound {with_unit(len(ranks), 'rank')} to {with_unit(len(bound), 'CPU')} of the {len(given)} that it was given",
-            "mpirun --bind-to none, or a share for each rank: Open MPI --map-by slot:PE=N, Intel MPI I_MPI_PIN_DOMAIN=N",
+            "use mpirun --bind-to none, or bind each rank to its share: Open MPI --map-by slot:PE=N, Intel MPI I_MPI_PIN_DOMAIN=N",
             node,
         )
 
@@ -61,12 +61,12 @@ def _numbers(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
     whose = " each" if len(ranks) > 1 else ""
     shown = f"{with_unit(len(ranks), 'rank')} with {' or '.join(map(str, each))} thread{'s' if each != [1] else ''}{whose}"
     where = f"{usable} CPU{'s' if usable != 1 else ''}"
-    limit = f" (of {mask} in the affinity mask the control group grants the time of {usable})" if usable < mask else ""
+    limit = f" (the affinity mask has {mask}, but the control group limits CPU time to {usable})" if usable < mask else ""
     variable = ranks[0].variables.get("OMP_NUM_THREADS")
     set_to = f"OMP_NUM_THREADS is {variable}" if variable else "OMP_NUM_THREADS is not set"
     crowded = [facts for facts in ranks if num_threads(facts) > len(facts.cpus)]
     if len(ranks) > usable:
-        remedy = f"start at most {with_unit(usable, 'rank')} on this node, or ask for more CPUs"
+        remedy = f"start at most {with_unit(usable, 'rank')} on this node, or request more CPUs"
         remedy += "" if threads == len(ranks) else f"; export OMP_NUM_THREADS={share}"
         yield Finding(WARN, "threads", f"{shown} share {where}{limit}", remedy, node)
     elif threads > usable or crowded:
@@ -75,7 +75,7 @@ def _numbers(node: str, ranks: Sequence[Facts]) -> Iterator[Finding]:
         least = min([share, *(len(facts.cpus) for facts in crowded)])
         yield Finding(WARN, "threads", fact, f"export OMP_NUM_THREADS={least}, or give each rank more CPUs of its own", node)
     elif 2 * threads < usable and not any(facts.our_gpus for facts in ranks):
-        remedy = f"export OMP_NUM_THREADS={share} (torchrun sets it to 1 where nobody else does)"
+        remedy = f"export OMP_NUM_THREADS={share} (torchrun sets it to 1 if it is not set)"
         yield Finding(WARN, "threads", f"{shown} on {where}{limit} leave most of them idle ({set_to})", remedy, node)
     else:
         yield Finding(OK, "threads", f"{shown} on {where}{limit}", node=node)

@@ -254,9 +254,9 @@ class _Watch:
         if first_cause(self._codes) == before or (self._stop_code and code in (PEER_LOST_CODE, self._stop_code)):
             return
         notice_s = STOP_GRACE_S if self._stop_code or code == STOPPED_CODE else FAILURE_GRACE_S
-        why = "; could ssh log in there without a password? try: ssh " + host.name if code == SSH_FAILED_CODE else ""
+        why = "; check that ssh logs in there without a password: ssh " + host.name if code == SSH_FAILED_CODE else ""
         has_others = any(other is not host for other in self._running) and not before
-        self._console.say(f"{what}{why}{f'; the other hosts are ended in {notice_s:g} s' if has_others else ''}")
+        self._console.say(f"{what}{why}{f'; the other hosts will be ended in {notice_s:g} s' if has_others else ''}")
         if not before:
             self._after(notice_s, self._end)
 
@@ -276,7 +276,7 @@ class _Watch:
         """Kills the ssh of these hosts, with a message that names them."""
         if hosts and self._console.failure is None:
             names = ", ".join(host.name for host in hosts)
-            self._console.say(f"given up, as there is no answer: {names}; look there for what is left")
+            self._console.say(f"giving up, no answer from: {names}; look there for processes that still run")
         for host in hosts:
             host.close_control()
             host.kill()

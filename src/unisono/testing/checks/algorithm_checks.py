@@ -46,16 +46,16 @@ TRAFFIC_TOLERANCE = 0.06
 def check_one_worker_is_plain_training(comm: Communicator, case: Case, folder: Path) -> None:
     """One worker gives the weights of PyTorch's own loop, up to rounding, if the algorithm says so (`equals_plain_training`)."""
     if comm.size > 1:
-        raise NotApplicable("it is about one worker alone")
+        raise NotApplicable("it is for one worker only")
     if not case.kind.equals_plain_training(case.setup(1).options):
-        raise NotApplicable("one worker learns something else, as the algorithm says")
+        raise NotApplicable("the algorithm says that one worker differs from plain training")
     found = train(comm, case, folder / "run").model.state_dict()
     for name, value in plain_training(case).items():
         difference = float((found[name] - value).abs().max())
         expect(
             difference < 1e-9,
-            f"{name} differs by {difference:.2g} from plain training; correct the rule, or say in equals_plain_training "
-            "with which options one worker learns something else",
+            f"{name} differs by {difference:.2g} from plain training; correct the rule, or state in equals_plain_training "
+            "the options with which one worker differs",
         )
 
 
@@ -87,19 +87,19 @@ def check_resuming_equals_going_through(comm: Communicator, case: Case, folder: 
     is_by_chance = case.kind.has_server and case.setup(comm.size).roles.num_workers > 1
     through = train(comm, case, folder / "through", task, replay=folder / "cut" if is_by_chance else None)
     place = "`state` of a worker" if case.kind.has_server else "`state()` (with rounds: in `kept`)"
-    remedy = f"what the rule keeps between steps belongs in {place}"
+    remedy = f"put everything that the rule keeps between steps into {place}"
     expect(
         (resumed.summary["steps"], resumed.losses) == (through.summary["steps"], through.losses),
         f"losses by epoch are {resumed.losses} with a stop and {through.losses} without; {remedy}",
     )
-    expect(resumed.weights_sha256 == through.weights_sha256, f"the weights at the end are others than without a stop; {remedy}")
+    expect(resumed.weights_sha256 == through.weights_sha256, f"the final weights differ from those without a stop; {remedy}")
     expect(bool(resumed.summary["replicas_equal"]), "the replicas differ at the end")
 
 
 def check_an_exception_on_one_rank_ends_all(comm: Communicator, case: Case, folder: Path) -> None:
     """An exception on one rank makes every rank raise soon; none ends as if nothing had happened. Spends the communicator."""
     if comm.size == 1:
-        raise NotApplicable("there are no others")
+        raise NotApplicable("there are no other ranks")
     train(comm, case, folder / "first", max_steps=1)  # so that loading packages does not count
     began, culprit = monotonic(), comm.size - 1
     try:
@@ -165,7 +165,7 @@ def check_it_sends_as_many_bytes_as_it_states(comm: Communicator, case: Case, fo
     if comm.size == 1:
         raise NotApplicable("nothing is sent")
     if case.kind.has_server and roles.num_workers > 1:
-        raise NotApplicable("chance decides how many steps each worker takes")
+        raise NotApplicable("the number of steps of each worker is random")
     sent = []
     for steps in (FEW_STEPS, MANY_STEPS):
         counting = Counting(comm)
@@ -178,5 +178,5 @@ def check_it_sends_as_many_bytes_as_it_states(comm: Communicator, case: Case, fo
     expected = 2 * (comm.size - 1) * stated.summed + stated.pushed + stated.pulled
     expect(
         abs(found - expected) <= TRAFFIC_TOLERANCE * max(expected, 1.0),
-        f"all ranks together sent {found:,.0f} bytes in a step, and by {stated} it is {expected:,.0f}; correct `traffic`",
+        f"all ranks together sent {found:,.0f} bytes in a step, but {stated} means {expected:,.0f}; correct `traffic`",
     )

@@ -128,7 +128,7 @@ def check_exchange_serves_who_comes_first(comm: Communicator) -> None:
         if server is not None:
             held = []
             for rank in order:
-                expect(server.receive(0.0) is None, "a call came before anybody was told to call")
+                expect(server.receive(0.0) is None, "a call came before any rank was told to call")
                 comm.send(torch.zeros(1), rank)
                 held.append(_receive(server))
                 expect(held[-1].caller == rank - 1, f"rank {rank} was told to call, but caller {held[-1].caller} came")
@@ -176,8 +176,8 @@ def check_exchange_refusals(comm: Communicator) -> None:
     _expect_refused(lambda: open_exchange(comm, (0,), comm.rank), "different exchanges")
     with _open_exchange(comm, 1, 0) as (server, callers):
         if server is not None:
-            _expect_refused(lambda: server.reply(0, DONE), "waits for no answer")
-            _expect_refused(lambda: server.buffer(comm.size, 1, torch.float32), "waits for no answer")
+            _expect_refused(lambda: server.reply(0, DONE), "not waiting for")
+            _expect_refused(lambda: server.buffer(comm.size, 1, torch.float32), "not waiting for")
             for _ in range(comm.size - 1):
                 _echo(server, _receive(server))
         for caller in callers:
@@ -279,6 +279,6 @@ def _expect_refused(call: Callable[[], object], word: str) -> None:
     try:
         call()
     except (CommError, UsageError) as error:
-        expect(word in str(error), f"expected a word of {word!r}: {error}")
+        expect(word in str(error), f"expected {word!r} in the message: {error}")
         return
     raise AssertionError(f"not refused: {word}")

@@ -110,7 +110,7 @@ def test_two_calls_of_mpirun_have_two_tokens(resolve: Resolver, env: envs.Env, n
 def test_mpich_on_one_machine_does_not_name_its_job() -> None:
     assert needs_token(envs.mpich(0))
     assert needs_token({**envs.srun(0), **envs.mpich(0)})  # several calls of mpirun in one step are several jobs
-    with pytest.raises(UsageError, match=r"does not name its job.*export UNISONO_TOKEN="):
+    with pytest.raises(UsageError, match=r"gives its job no name.*export UNISONO_TOKEN="):
         resolve_pmi(envs.mpich(0), NONE)
     with pytest.raises(UsageError, match=r"export UNISONO_TOKEN="):
         resolve_open_mpi(without(envs.open_mpi(0), "PMIX_NAMESPACE"), NONE)
@@ -139,7 +139,7 @@ def test_pmi_variables_of_srun_are_left_to_slurm() -> None:
     answer = resolve_pmi(envs.srun_pmi2(1), NONE)
     assert isinstance(answer, NotThisLauncher)
     assert "srun" in answer.reason
-    with pytest.raises(UsageError, match="variables of PMI are half set"):
+    with pytest.raises(UsageError, match="variables of PMI are incomplete"):
         resolve_pmi({**envs.SBATCH_SHELL, "PMI_RANK": "0", "PMI_SIZE": "3"}, NONE)
 
 
@@ -162,7 +162,7 @@ def test_cray_names_of_the_place_on_the_node() -> None:
     ],
 )
 def test_half_set_variables_are_refused(resolve: Resolver, env: envs.Env, missing: str) -> None:
-    with pytest.raises(UsageError, match=f"half set: .* {missing} (is|are) missing .* start with mpirun"):
+    with pytest.raises(UsageError, match=f"incomplete: .* {missing} (is|are) missing .* start with mpirun"):
         resolve(env, NONE)
 
 

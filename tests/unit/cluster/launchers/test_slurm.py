@@ -94,7 +94,7 @@ def test_a_shell_under_srun_pty_is_pointed_out() -> None:
 @pytest.mark.parametrize("name", ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID"])
 def test_half_set_variables_are_refused(name: str) -> None:
     env = {key: value for key, value in envs.srun(1).items() if key != name}
-    with pytest.raises(UsageError, match="half set") as caught:
+    with pytest.raises(UsageError, match="incomplete") as caught:
         slurm.resolve(env, NONE)
     assert f"{name} is missing" in str(caught.value)
     assert "SLURM_STEP_ID" in str(caught.value)
@@ -102,7 +102,7 @@ def test_half_set_variables_are_refused(name: str) -> None:
 
 
 def test_a_rank_without_job_and_step_is_half_set() -> None:
-    with pytest.raises(UsageError, match=r"SLURM_PROCID is there, SLURM_JOB_ID, SLURM_STEP_ID are missing"):
+    with pytest.raises(UsageError, match=r"SLURM_PROCID is set, SLURM_JOB_ID, SLURM_STEP_ID are missing"):
         slurm.resolve({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, NONE)
 
 
@@ -124,8 +124,8 @@ def test_older_names_are_enough_but_none_is_not() -> None:
         ({"SLURM_NODEID": "2"}, ("SLURM_NODEID is 2 but the step has 2 nodes", "srun")),
         ({"SLURM_STEP_NODELIST": "n[1-"}, ("SLURM_STEP_NODELIST is not a list of hosts", "'n[1-'")),
         ({"SLURM_STEP_TASKS_PER_NODE": "2x"}, ("SLURM_STEP_TASKS_PER_NODE must look like", "'2x'")),
-        ({"SLURM_STEP_NODELIST": "n1"}, ("SLURM_STEP_TASKS_PER_NODE 2,1 speaks of 2 nodes", "n1 of 1")),
-        ({"SLURM_STEP_NUM_TASKS": "4"}, ("makes 3 tasks on 2 nodes", "SLURM_STEP_NUM_TASKS is 4")),
+        ({"SLURM_STEP_NODELIST": "n1"}, ("SLURM_STEP_TASKS_PER_NODE 2,1 is for 2 nodes", "n1 lists 1")),
+        ({"SLURM_STEP_NUM_TASKS": "4"}, ("gives 3 tasks on 2 nodes", "SLURM_STEP_NUM_TASKS is 4")),
     ],
 )
 def test_contradictions_are_refused(change: dict[str, str], facts: tuple[str, str]) -> None:
@@ -140,8 +140,8 @@ def test_tasks_per_node_and_port_can_be_given() -> None:
     assert topology(env, Overrides(tasks_per_node=(2, 1))) == topology(envs.srun(1))
     even = {**env, "SLURM_STEP_NUM_TASKS": "4"}
     assert topology(even, Overrides(tasks_per_node=2)).local_size == 2
-    with pytest.raises(UsageError, match=r"tasks_per_node \(given\) 2 makes 4 tasks on 2 nodes but SLURM_STEP_NUM_TASKS is 3"):
+    with pytest.raises(UsageError, match=r"tasks_per_node \(given\) 2 gives 4 tasks on 2 nodes but SLURM_STEP_NUM_TASKS is 3"):
         slurm.resolve(env, Overrides(tasks_per_node=2))
-    with pytest.raises(UsageError, match=r"tasks_per_node \(given\) \(1, 1, 1\) speaks of 3 nodes"):
+    with pytest.raises(UsageError, match=r"tasks_per_node \(given\) \(1, 1, 1\) is for 3 nodes"):
         slurm.resolve(env, Overrides(tasks_per_node=(1, 1, 1)))
     assert topology(envs.srun(1), Overrides(port=8888)).port == 8888

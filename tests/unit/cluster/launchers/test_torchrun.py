@@ -70,7 +70,7 @@ def test_copies_of_another_launchers_variables_are_left_to_it(env: envs.Env) -> 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"])
 def test_half_set_variables_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"variables of torchrun are half set: .* {name} is missing"):
+    with pytest.raises(UsageError, match=f"variables of torchrun are incomplete: .* {name} is missing"):
         torchrun.resolve(without(envs.torchrun(0), name), NONE)
 
 

@@ -29,7 +29,7 @@ def test_auto_chooses_by_the_table() -> None:
     lengths = (0, 128 << 10, (128 << 10) + 1, 256 << 10, (256 << 10) + 1, 100 << 20)
     names = ("recursive_doubling", "recursive_doubling", "rabenseifner", "rabenseifner", "engine", "engine")
     assert tuple(map(auto.choose, lengths)) == names
-    assert auto.description() == "recursive_doubling up to 128 KiB, rabenseifner up to 256 KiB, above by the engine itself"
+    assert auto.description() == "recursive_doubling up to 128 KiB, rabenseifner up to 256 KiB, the engine itself for longer ones"
     assert set(OVER_MESSAGES) < set(ALLREDUCES)
 
 

@@ -63,14 +63,14 @@ def test_a_connection_file_for_others_is_refused(tmp_path: Path, others: int) ->
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "no JSON"),
-        (b"\xff\x00", "no JSON"),
+        (b"", "not JSON"),
+        (b"\xff\x00", "not JSON"),
         (b"[1, 2]", "must hold address"),
         (json.dumps(CONNECTION._asdict() | {"more": "x"}).encode(), "must hold address"),
         (json.dumps(CONNECTION._asdict() | {"address": 7}).encode(), "must hold address"),
         (json.dumps(CONNECTION._asdict() | {"client_secret": "short"}).encode(), "client_secret must be a key"),
         (json.dumps(CONNECTION._asdict() | {"address": "tcp://x:1"}).encode(), "not host:port"),
-        (json.dumps(CONNECTION._asdict())[:-9].encode(), "no JSON"),
+        (json.dumps(CONNECTION._asdict())[:-9].encode(), "not JSON"),
     ],
 )
 def test_a_damaged_door_is_refused(tmp_path: Path, content: bytes, why: str) -> None:

@@ -218,5 +218,5 @@ def test_mistakes_are_reported() -> None:
         with pytest.raises(UsageError, match="1 of 2 shards of rank 0 were added"):
             total.finish()
         total.add([torch.ones(2)])
-        with pytest.raises(UsageError, match="added already; call finish"):
+        with pytest.raises(UsageError, match="already added; call finish"):
             total.add([torch.ones(2)])

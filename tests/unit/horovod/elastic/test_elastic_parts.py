@@ -674,7 +674,7 @@ def test_the_environment_of_a_worker_names_its_driver() -> None:
     assert (env["HOROVOD_LOCAL_SIZE"], env["HOROVOD_CROSS_RANK"], env["HOROVOD_CROSS_SIZE"]) == ("2", "0", "2")
     assert "UNISONO_RANK" not in env and env["UNISONO_ENGINE"] == "shm"
     assert address_of({}) is None
-    with pytest.raises(UsageError, match="half set"):
+    with pytest.raises(UsageError, match="incomplete"):
         address_of({name: value for name, value in env.items() if name != "UNISONO_ELASTIC_SECRET"})
     with pytest.raises(UsageError, match="this worker has no driver"):
         address_of({"HOROVOD_ELASTIC": "1"})

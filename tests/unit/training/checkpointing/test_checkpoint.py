@@ -167,7 +167,7 @@ def test_none_at_all_and_none_that_is_good(tmp_path: Path) -> None:
     told = str(caught.value)
     for sentence in (
         f"no checkpoint in {tmp_path} is good",
-        "step-00000006 is damaged: it is no directory",
+        "step-00000006 is damaged: it is not a directory",
         "step-00000005 is damaged: it is of step 2, whatever its name says",
         "step-00000004 is damaged: extra does not belong there",
         "step-00000003 is damaged: state.safetensors has 5 bytes instead of",
