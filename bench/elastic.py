@@ -87,7 +87,7 @@ class Run:
             "num_samples": summary["num_samples"],
             "history": [{"epoch": row["epoch"], **row["metrics"]} for row in summary["history"]],
             "said": [line.replace(str(self.out), "RUN") for line in lines],
-            "num_dealt_again": sum(int(line.split("; ")[1].split()[0]) for line in lines if "are dealt out again" in line),
+            "num_dealt_again": sum(int(line.split("; ")[1].split()[0]) for line in lines if "are assigned again" in line),
         }
 
     def close(self) -> None:

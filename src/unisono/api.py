@@ -96,7 +96,7 @@ def _launch_call(task: Task | str | Path, config: TrainConfig, start: WorkerOpti
         if not result_file.exists():
             if code == 128 + signal.SIGINT:
                 raise KeyboardInterrupt
-            raise TrainingFailed(f"the workers ended with exit code {code}; what they printed says why")
+            raise TrainingFailed(f"the workers ended with exit code {code}; the reason is in their output")
         news = json.loads(result_file.read_text())
     if "mistake" in news:
         raise UsageError(news["mistake"])
@@ -210,7 +210,7 @@ def tune(
     )
     code = run_tune_job(config, blocks, terminal().columns if show else None)
     if code:
-        raise TrainingFailed(f"the study was stopped before its end; run the same call to resume {folder}")
+        raise TrainingFailed(f"the study {folder} was stopped before its end; make the same call again to resume it")
     _, best = best_of(folder)
     assert best.result is not None
     return Tuned(folder, dict(best.values or {}), best.result.values, best.number)

@@ -67,7 +67,9 @@ class DistributedOptimizer:
         held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         named = [(name, one) for name, one in model.named_parameters() if one in held and one.requires_grad]
         if len(named) < sum(parameter.requires_grad for parameter in held):
-            raise UsageError("the optimizer holds parameters that are not of this model; give the model that it was made for")
+            raise UsageError(
+                "the optimizer has parameters that are not in this model; give the model that the optimizer was made for"
+            )
         self.optimizer = optimizer
         self.comm = comm
         self._parameters = FlatParameters(named, comm.empty)
@@ -109,7 +111,7 @@ class DistributedOptimizer:
         self.comm.allreduce([*held.gradients.values(), self._weight, self._uses])
         total = float(self._weight[0])
         if not total:
-            raise UsageError("no worker had a sample in this step; call step only when somebody has")
+            raise UsageError("no worker had a sample in this step; call step() only if at least one worker has samples")
         held.scale(1.0 / total)
         settings: list[Mapping[str, float]] = [{} for _ in self.optimizer.param_groups]
         held.update(settings, self._uses.cpu().numpy())
@@ -170,7 +172,7 @@ class ShardedLoader:
     ) -> None:
         source = as_source(data)
         if global_batch < comm.size:
-            raise UsageError(f"global_batch {global_batch} is smaller than the {comm.size} workers; use at least {comm.size}")
+            raise UsageError(f"global_batch {global_batch} is too small for {comm.size} workers; use at least {comm.size}")
         windows = None if source.chunk_samples is None else Windows(source.chunk_samples)
         self.plan = Plan(len(source), global_batch, seed, shuffle, windows if shuffle else None)
         self._loader = Loader(source, self.plan, comm.rank, comm.size)

@@ -308,10 +308,10 @@ def _finish(run: RunContext, trainer: TrainerBase, test: Mapping[str, float], mi
         if done.reason == INTERRUPTED:
             observer.say(f"stopped ({why}); run the same command to resume from step {done.step}")
         observer.ended(RunEnded(summary, done.reason))
-    if text := comm.broadcast_object(done.failure or (failure and f"the last checkpoint is not saved: {failure}") or ""):
+    if text := comm.broadcast_object(done.failure or (failure and f"the last checkpoint was not saved: {failure}") or ""):
         if comm.rank:
             raise ReportedElsewhere(1)
-        raise TrainingFailed(f"{text} (what was reached is in {out})") from (CannotWrite(failure) if failure else None)
+        raise TrainingFailed(f"{text} (the results so far are in {out})") from (CannotWrite(failure) if failure else None)
     return RunResult(out, summary, comm.rank)
 
 

@@ -26,7 +26,7 @@ class StudySource:
     """A study from which a training takes the best settings."""
 
     from_study: str | None = option(
-        None, "the best settings that `unisono tune` has found there; with --all-data", "DIR", group=EXPERIMENT
+        None, "train with the best settings of a study of `unisono tune`; implies --all-data", "DIR", group=EXPERIMENT
     )
     all_data: bool = option(False, "train on training and validation data together", group=EXPERIMENT)
 
@@ -38,7 +38,7 @@ class StudySource:
         if self.from_study is None:
             return None
         if not task_file:
-            raise UsageError("--from-study needs the file of the task, which the study knows; give its path in place of a un.Task")
+            raise UsageError("--from-study compares the task file with that of the study; give its path in place of a un.Task")
         from unisono.tuning.study.result import best_settings
 
         return best_settings(Path(self.from_study), Path(task_file), accept_changes)

@@ -17,8 +17,10 @@ import pytest
 from tests.system.fork_server import ForkServer
 from unisono.algorithms import slowmo
 from unisono.algorithms.base import find_algorithm, known_algorithms
+from unisono.task.train_config import WITH_SERVER, WITHOUT_SERVER
 from unisono.testing import algorithm_contract
 from unisono.testing.ranks import mpirun
+from unisono.training.shard_rules import SHARDED
 
 LINE = re.compile(r"^(ok|-|FAILED) +(\d+) ranks? +(\S+)( \(.*\))?  (\w+)  ", re.MULTILINE)
 GROUP_LIMIT_S = 400.0
@@ -194,13 +196,20 @@ def test_the_algorithm_of_the_page_keeps_the_contract(fork_server: ForkServer, t
     assert [line.check for line in lines if line.verdict == "-"] == ["one_worker_is_plain_training"]
 
 
+def test_the_help_names_all_algorithms() -> None:
+    names = {name for name in known_algorithms() if name != SHARDED}  # which --shards stands for
+    with_server = {name for name in names if find_algorithm(name).has_server}
+    assert set(re.findall(r"\w{3,}", WITH_SERVER)) == with_server
+    assert set(re.findall(r"\w{3,}", WITHOUT_SERVER)) == names - with_server
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["gemm"], "--algorithm must be one of allreduce, "),
         (["gone.py"], "there is no file gone.py (--algorithm); check the path"),
         (["no.such"], "there is no module no.such (--algorithm) on Python's path"),
-        (["unisono.errors"], "unisono.errors (--algorithm) must end with ALGORITHM = a subclass of Algorithm; received None"),
+        (["unisono.errors"], "unisono.errors (--algorithm) must set ALGORITHM to a subclass of Algorithm; received None"),
         (["gem", "--only", "all"], "there is no check 'all' (--only)"),
     ],
 )

@@ -174,7 +174,7 @@ def test_processes_left_of_two_blocks_form_another(tmp_path: Path) -> None:
         os.kill(pids[4], signal.SIGKILL)  # of the second
         hold.unlink()
         outcome = program.finish(LIMIT_S)
-    assert "block 2 is made of processes that were left over" in outcome.output, str(outcome)
+    assert "block 2 is formed of the remaining processes" in outcome.output, str(outcome)
     assert "done: 6 complete" in outcome.output, str(outcome)
     assert {result.state for result in all_ended_once(study, 6).values()} == {COMPLETE}
     assert "2" in blocks_of(study)

@@ -96,12 +96,12 @@ REFUSED = {
     "loss scale": "mixed_bfloat16",
     "average": "use_ema of Adam",
     "metric": "Keras metric 'largest' cannot be added up",
-    "constraint": "is kept by optimizers of Keras only",
+    "constraint": "only optimizers of Keras apply the constraint",
     "half": "set_dtype_policy('mixed_bfloat16')",
-    "loss options": "give a loss of Keras",
+    "loss options": "loss_options has no effect with a Keras model",
     "optimizer": "did you mean 'adam'",
     "shape": "the model cannot take the first samples",
-    "made already": "that is made already; give the function that makes it",
+    "made already": "give the function that makes it",
 }
 
 

@@ -444,8 +444,8 @@ def test_other_workers_resume_from_the_mean(algorithm: str, now: int, tmp_path: 
     lives = train(what, now, name, options, folder=tmp_path, max_steps=7)
     assert expect_equal(stopped).keys() == expect_equal(lives).keys()
     assert lives[0].notes == [
-        "warning: the 2 workers before had weights and optimisers of their own; now all begin with the mean of their weights and "
-        "the optimiser state of the first"
+        "warning: the checkpoint has the weights and optimiser states of 2 workers; all workers now start from the mean of the "
+        "weights and the optimiser state of the first"
     ]
     assert train(what, now, name, options, folder=tmp_path)[0].progress.reason == "finished"
 
@@ -543,7 +543,7 @@ def test_a_quadratic_converges(algorithm: str, num_workers: int) -> None:
         ("local_sgd", {"period": 2.5}, "period must be a whole number"),
         ("local_sgd", {"momentum": "average"}, "momentum must be one of keep, reset"),
         ("local_sgd", {"perod": 3}, "did you mean 'period'"),
-        ("post_local_sgd", {}, "needs the step from which workers learn by themselves: --set algorithm.switch_step=S"),
+        ("post_local_sgd", {}, "needs --set algorithm.switch_step=S, the step from which workers learn by themselves"),
         ("post_local_sgd", {"switch_step": -1}, "switch_step must be a whole number of at least 0"),
         ("diloco", {"period": 4, "overlap": 4}, "overlap 4 must be below the period of 4 steps"),
         ("diloco", {"overlap": True}, "overlap must be a whole number"),
@@ -561,7 +561,7 @@ def test_bad_options_are_refused(algorithm: str, options: dict[str, Any], told: 
     ("algorithm", "settings", "group", "told"),
     [
         ("allreduce", {}, 1, "--group 1 has no effect with --algorithm allreduce"),
-        ("local_sgd", {}, 2, r"3 processes cannot form workers of 2 \(--group\); use 2, or a --group that divides 3"),
+        ("local_sgd", {}, 2, r"3 processes cannot form workers of 2 \(--group\); start 2, or use a --group that divides 3"),
         ("local_sgd", {}, 4, "use 4, or"),
         ("local_sgd", {"shards": 3}, None, "cannot be cut into 3 shards"),
     ],

@@ -176,8 +176,8 @@ def test_a_killed_apply_resumes_where_it_stopped(trained: Trained, tmp_path: Pat
     assert not out.exists()
     (parts / "piece-0123456789abcdef-00000.npy").write_bytes(b"of other weights")
     output = trained.done(*words, size=3)
-    assert "removed 1 pieces of other work" in output
-    assert "resumed: 8 of 16 pieces are there already" in output
+    assert "removed 1 piece of another command" in output
+    assert "resumed: 8 of 16 pieces are already done" in output
     assert out.read_bytes() == whole.read_bytes()
     assert not parts.exists()
 
@@ -199,7 +199,7 @@ def test_a_task_or_weights_or_data_that_changed_are_refused(trained: Trained, tm
     config["task_file"] = "gone.py"
     (run / "summary.json").write_text(json.dumps(summary))
     (run / "config.json").write_text(json.dumps(config))
-    assert "is gone" in trained.refused("apply", str(run), "--out", str(tmp_path / "x.csv"))
+    assert "is not there any more" in trained.refused("apply", str(run), "--out", str(tmp_path / "x.csv"))
 
 
 def test_bad_input_is_one_message_and_loses_nothing(trained: Trained, tmp_path: Path) -> None:
@@ -208,10 +208,12 @@ def test_bad_input_is_one_message_and_loses_nothing(trained: Trained, tmp_path: 
     out = tmp_path / "out.csv"
     narrow = trained.refused("apply", trained.run, str(tmp_path / "narrow.npy"), "--out", str(out), size=2)
     assert "cannot take the first samples of" in narrow and "narrow.npy" in narrow
-    assert "3 workers for 2 samples" in trained.refused("apply", trained.run, str(tmp_path / "two.npy"), "--out", str(out), size=3)
+    assert "3 workers are too many for 2 samples" in trained.refused(
+        "apply", trained.run, str(tmp_path / "two.npy"), "--out", str(out), size=3
+    )
     assert "cannot write" in trained.refused("apply", trained.run, "--out", str(tmp_path / "two.npy" / "out.csv"), size=2)
     out.write_text("precious")
-    assert "is there already" in trained.refused("apply", trained.run, "--out", str(out))
+    assert "exists already" in trained.refused("apply", trained.run, "--out", str(out))
     assert out.read_text() == "precious"
     trained.done("apply", trained.run, "--out", str(out), "--overwrite")
     assert out.read_text().startswith("index,label\n")

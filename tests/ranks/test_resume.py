@@ -153,7 +153,7 @@ def test_accepted_changes_that_do_not_fit_are_refused_and_nothing_is_lost(capsys
         capsys.readouterr()
         assert train("run", "--accept-changes", "--set", change) == 2
         said = capsys.readouterr().err
-        assert "the checkpoint is not of this model or optimiser" in said and told in said and "Traceback" not in said
+        assert "the checkpoint does not fit this model or optimiser" in said and told in said and "Traceback" not in said
     assert train("run") == 0, "the command that it was begun with still goes on"
     expect_same("run", "undisturbed")
 
@@ -175,7 +175,7 @@ def test_another_batch_size_starts_the_epoch_in_hand_again(capsys: pytest.Captur
     assert 10 < first < 20, "in the second epoch of 10 steps"
     capsys.readouterr()
     assert main(["train", "task.py", "--out", "run", "--global-batch", "32", "--accept-changes", "--log-every", "1"]) == 0
-    assert "the epoch in hand starts again" in capsys.readouterr().out
+    assert "the current epoch starts again" in capsys.readouterr().out
     second = [row[1] for row in rows("run") if row[0] == "step" and row[1] >= first]
     assert second == list(range(first, first + 3 * 19)), "three epochs of 600 samples in batches of 32"
 

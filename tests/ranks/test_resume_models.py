@@ -95,9 +95,7 @@ def test_metrics_that_begin_again_are_named(capsys: pytest.CaptureFixture[str]) 
     Path("stop-at").write_text("train 4")
     assert train("run") == STOPPED
     assert main(["train", "task.py", "--out", "run"]) == 0
-    assert "warning: net.0 (TorchMetrics) of the epoch in hand will be of its rest only" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert "warning: net.0 (TorchMetrics) will cover only the rest of this epoch" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_game_of_two_optimizers_resumes() -> None:

@@ -103,11 +103,11 @@ def test_a_stop_request_reaches_the_server_while_it_evaluates(fork_server: ForkS
 def test_a_run_resumes_with_another_number_of_workers(fork_server: ForkServer) -> None:
     train(fork_server, "run", 3, *GEM, "--max-steps", "20", code=STOPPED)
     told = train(fork_server, "run", 5, *GEM)
-    assert "the batches have other samples than before, so the epoch in hand starts again" in told
-    assert "workers 3 there, 5 here; the end will be another anyway, as the order of calls decides it" in told
+    assert "the batches have other samples than before, so the current epoch starts again" in told
+    assert "workers 3 there, 5 here; the result will differ in any case, as it depends on the order of calls" in told
     assert found("run")["reason"] == "finished"
     told = train(fork_server, "again", 5, *GEM, "--replay", "run", code=2)
-    assert "cannot be repeated (--replay): it went on with other batches" in told
+    assert "cannot be repeated (--replay): it was resumed with other batches" in told
 
 
 def test_a_group_is_one_worker_of_its_batch(fork_server: ForkServer) -> None:
@@ -162,11 +162,11 @@ def test_several_servers_and_a_loss_that_is_no_number(fork_server: ForkServer) -
 
 def test_what_several_servers_cannot_do_is_refused(fork_server: ForkServer) -> None:
     told = train(fork_server, "run", 4, *DOWNPOUR, "--servers", "2", "--set", "clip_norm=1.0", code=2)
-    assert "clip_norm 1.0 needs a norm of the whole vector, of which each of 2 servers has a slice (--servers)" in told
+    assert "clip_norm 1.0 needs the norm of the whole vector, but each of the 2 servers has only a slice of it (--servers)" in told
     assert "--servers has no effect with --algorithm allreduce, which has no server" in train(
         fork_server, "run", 2, "--servers", "2", code=2
     )
-    assert "at least one worker are 3 processes; there are 2" in train(fork_server, "run", 2, *GEM, "--servers", "2", code=2)
+    assert "--servers 2 needs at least 3 processes; you started 2" in train(fork_server, "run", 2, *GEM, "--servers", "2", code=2)
 
 
 def test_one_of_several_servers_is_signalled_then_killed(fork_server: ForkServer) -> None:
@@ -226,11 +226,13 @@ def test_a_record_of_other_workers_is_refused_or_ends(fork_server: ForkServer) -
     Path("record.txt").write_text(comings_and_goings(60, 1))
     options = (*GEM, "--epochs", "1")
     told = train(fork_server, "run", 1, *options, "--elastic", "2", "--replay", "record.txt", code=1)
-    assert "does not lead to an end" in told
+    assert "does not lead to the end of the run" in told
     train(fork_server, "run", 1, *options, "--elastic", "4", "--replay", "record.txt", "--fresh")
     told = train(fork_server, "again", 1, *options, "--elastic", "2", "--replay", "run", code=2)
     assert "was another experiment: algorithm.elastic 4 there, 2 here" in told
-    assert "came and went; give the same --elastic" in train(fork_server, "again", 5, *options, "--replay", "record.txt", code=2)
+    assert "joined and left the run to repeat (--replay); give the same --elastic" in train(
+        fork_server, "again", 5, *options, "--replay", "record.txt", code=2
+    )
 
 
 def test_a_loss_that_is_no_number(fork_server: ForkServer) -> None:

@@ -104,11 +104,11 @@ def of_splits(splits: str, **settings: str) -> str:
         ("--set optimizer.momentun=0.9", "unknown option of optimizer sgd 'momentun'; did you mean 'momentum'"),
         ("--set loss=cross_entrpy", "unknown loss 'cross_entrpy'; did you mean 'cross_entropy'"),
         ("--set schedule=cosin", "unknown schedule 'cosin'; did you mean 'cosine'"),
-        ("--best val_f1", "monitor 'val_f1' of the task is no metric of it; known: val_accuracy, val_loss"),
+        ("--best val_f1", "the task has no metric 'val_f1' (monitor, --best); known: val_accuracy, val_loss"),
         ("--monitor val_f1", "to choose the metric that decides use --best val_f1"),
-        ("--set monitor=val_f1", "monitor 'val_f1' of the task is no metric of it; known: val_accuracy, val_loss"),
+        ("--set monitor=val_f1", "the task has no metric 'val_f1' (monitor, --best); known: val_accuracy, val_loss"),
         ("--lr 1 --set lr=2", "--lr and --set lr say the same thing"),
-        ("--global-batch 4 --local-batch 4", "say the same thing in two ways"),
+        ("--global-batch 4 --local-batch 4", "--local-batch and --global-batch both set the batch"),
         ("--algorithm allreduc", "--algorithm must be one of allreduce, "),
         ("--group 2", "--group 2 has no effect with --algorithm allreduce"),
         ("--group 0", "--group must be a whole number of at least 1; received 0"),
@@ -146,15 +146,15 @@ def _refused_text(train: Command, text: str) -> str:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("model=lambda: 3", "model of the task must give a torch.nn.Module or a Keras model; it gave a int"),
-        ("model=model()", "model of the task is a Sequential that is made already; give the function that makes it"),
+        ("model=lambda: 3", "model of the task must return a torch.nn.Module or a Keras model; it returned a int"),
+        ("model=model()", "model of the task is an instance of Sequential; give the function that makes it"),
         ("model=nn.Identity", "the model has no trainable parameters"),
         ("model=lambda: nn.Linear(5, 3)", "the model cannot take the first samples of the training data"),
         (
             "data=lambda: (INPUTS, LABELS)",
-            "data of the task must give un.Splits(train=..., validation=..., test=...); it gave a tuple",
+            "data of the task must return un.Splits(train=..., validation=..., test=...); it returned a tuple",
         ),
-        ("data=lambda: None", "it gave nothing (did it forget to return?)"),
+        ("data=lambda: None", "it returned nothing (did it forget to return?)"),
         ("metrics=3", "metrics of the task must be a tuple of names or functions; received 3"),
         ("loss='mse'", "loss 'mse': targets of shape (2,) do not fit outputs of shape (2, 3)"),
         ("loss=nn.CrossEntropyLoss()", "loss 'CrossEntropyLoss' reduces its losses to one number"),
@@ -329,7 +329,7 @@ def test_an_error_of_all_ranks_is_reported_once(two_ranks: Callable[..., tuple[i
     for options, words in (
         (
             ("--global-batch", "1"),
-            "global_batch 1 is smaller than the 2 workers (--global-batch); use at least 2, or fewer workers",
+            "global_batch 1 is too small for 2 workers (--global-batch); use at least 2, or fewer workers",
         ),
         (("-n", "3"), "-n requests 3 workers, but 2 were started"),
         (("--set", "model.widht=3"), "did you mean 'model.width'"),
@@ -358,7 +358,7 @@ def test_the_launchers_of_others_say_it_once_too(tmp_path: Path, monkeypatch: py
     if mpirun := shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"):
         commands.append([mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", *train])
     own, *others = run_together(commands, plain_environment(), LIMIT_S)
-    assert own.code == 2 and "smaller than the 2 workers" in one_message(own.output), own
+    assert own.code == 2 and "too small for 2 workers" in one_message(own.output), own
     for other in others:
         assert other.code == 2 and other.output.count("unisono: error: ") == 1, other
 
@@ -376,12 +376,12 @@ task = replace(task, step=step)
     ("more", "options", "told"),
     [
         ("", "--simulate 2", "--simulate has no effect with --algorithm allreduce, which has no server"),
-        ("", "--replay here", "there is no here to repeat (--replay); give the directory of an asynchronous run"),
-        ("", "--algorithm gem --replay task.py", "task.py: line 1 is '', which no run writes"),
+        ("", "--replay here", "there is no here (--replay); give the directory of an asynchronous run"),
+        ("", "--algorithm gem --replay task.py", "task.py (--replay) is damaged: no run writes a line like '' (line 1)"),
         ("", "--algorithm gem --simulate 3", "global_batch 16 cannot be divided over 3 workers (--global-batch); use 15 or 18"),
-        ("", "--algorithm gem --simulate 20", "global_batch 16 is smaller than the 20 workers"),
+        ("", "--algorithm gem --simulate 20", "global_batch 16 is too small for 20 workers"),
         ("", "--algorithm gem --simulate 0", "--simulate must be a whole number of at least 1; received 0"),
-        ("", "--algorithm gem --group 2", "--group 2 needs a server and 2 processes for each worker"),
+        ("", "--algorithm gem --group 2", "--group 2 needs at least 3 processes, a server and 2 for each worker; you started 1"),
         ("", "--algorithm gem --set simulate.compute_s=1", "--set simulate.compute_s has no effect without --simulate"),
         ("", "--set simulate.compute_s=1", "--set simulate.compute_s has no effect without --simulate"),
         ("", "--algorithm gem --simulate 2 --set simulate.jiter=1", "did you mean 'jitter'?"),
@@ -420,7 +420,7 @@ def test_a_server_refuses_tasks_it_cannot_train(train: Command, more: str, optio
 def test_a_run_repeats_only_itself(train: Command) -> None:
     once = ("--algorithm", "gem", "--simulate", "2", "--quiet", "--epochs", "3")
     train("", *once, "--out", "run", code=0)
-    assert "had 2 workers, and here are 4" in train.refused("", *once[:3], "4", "--epochs", "3", "--replay", "run")
+    assert "had 2 workers, this one has 4" in train.refused("", *once[:3], "4", "--epochs", "3", "--replay", "run")
     told = train.refused("", *once, "--replay", "run", "--lr", "0.2", "--set", "algorithm.kappa=2")
     assert "was another experiment: settings.lr 0.1 there, 0.2 here; algorithm.kappa" in told
     assert main(["train", "task.py", *once, "--replay", "run", "--out", "again", "--max-steps", "6"]) == 75

@@ -200,7 +200,7 @@ def test_a_loss_that_is_no_number_is_reported_once_with_its_step_and_samples(for
     assert ended.exit_code == 1, ended
     (message,) = (line for line in ended.output.splitlines() if "unisono: error: " in line)
     assert "the loss or gradient of step 7 is not finite (nan)" in message and "rank 1: " in message
-    assert message.endswith("(what was reached is in run)")
+    assert message.endswith("(the results so far are in run)")
     assert (summary()["reason"], summary()["steps"], summary()["replicas_equal"]) == ("not finite", 8, True)
 
 

@@ -70,7 +70,7 @@ def test_every_trial_ends_once_and_the_best_is_written_down(files: Path) -> None
     assert (files / "study" / "report.html").read_text().startswith("<!")
     assert {file.parts[-3] for file in (files / "study").rglob("*.safetensors")} == {f"{best:06d}"}, "other models are of no use"
     printed = (files / "printed.txt").read_text()
-    assert printed.count("2 ranks: 2 blocks of 1 (1 worker a model)") == 1, printed
+    assert printed.count("2 ranks: 2 blocks of 1 (1 worker per model)") == 1, printed
     for number in range(NUM_TRIALS):
         assert printed.count(f"trial {number}: val_accuracy ") == 1, printed
     assert f"done: {NUM_TRIALS} complete; report in " in printed
@@ -105,7 +105,7 @@ def test_more_trials_by_two_jobs_at_once(files: Path, tmp_path: Path) -> None:
             (files / "hold").unlink(missing_ok=True)
     for outcome in outcomes:
         assert outcome.code == 0, str(outcome)
-        assert f"resumes {study}: {NUM_TRIALS} complete" in outcome.output, str(outcome)
+        assert f"resumed {study}: {NUM_TRIALS} complete" in outcome.output, str(outcome)
         assert f"done: {trials} complete" in outcome.output, str(outcome)
     assert "warning: files of the task have changed since the study was made: sources.task.py " in outcomes[0].output
     grows = f"the study grows from {NUM_TRIALS} to {trials} trials"
@@ -129,7 +129,7 @@ REFUSED = {
     "more ranks than a block can use": (("-n", "6", "--workers", "4"), "1 would have nothing to do", "use -n 4, 5 or 8"),
     "more blocks than trials": (("-n", "4", "--trials", "3"), "4 blocks are more than 3 trials can use", "use -n 3"),
     "a study of another task": ((), "holds another task", "give another --out"),
-    "a study of another space": ((), "holds a study of another space", "give another --out"),
+    "a study of another space": ((), "holds a study with another space", "give another --out"),
 }
 
 
@@ -167,7 +167,7 @@ def test_refused_in_one_line(name: str, refusals: Mapping[str, Outcome], files: 
 def test_the_same_command_says_that_it_is_done(refusals: Mapping[str, Outcome], files: Path) -> None:
     outcome = refusals["nothing to do"]
     assert outcome.code == 0, str(outcome)
-    assert f"resumes {files / 'study'}: {NUM_TRIALS} complete" in outcome.output
+    assert f"resumed {files / 'study'}: {NUM_TRIALS} complete" in outcome.output
     assert f"done: {NUM_TRIALS} complete" in outcome.output and "best: trial " in outcome.output
     all_ended_once(files / "study", NUM_TRIALS)
     assert len(records(files / "study", LEFT)) == 2  # those who were refused have written nothing
@@ -202,7 +202,7 @@ def test_two_workers_of_a_model_and_two_folds_at_a_time(tmp_path: Path) -> None:
     study = tmp_path / "study"
     layout = ("-n", "5", "--workers", "2", "--parallel-folds", "2", "--folds", "2")
     (outcome,) = ran(tune(written_task(tmp_path), *layout, "--trials", "2", "--out", str(study)))
-    assert "5 ranks: 1 block of 4 (2 workers a model, 2 folds at a time); rank 0 coordinates" in outcome.output
+    assert "5 ranks: 1 block of 4 (2 workers per model, 2 folds at a time); rank 0 coordinates" in outcome.output
     for number, result in all_ended_once(study, 2).items():
         assert result.state == COMPLETE
         assert [part["fold"] for part in result.details["parts"]] == [0, 1]
@@ -250,7 +250,7 @@ REASONS = {
     1: "its process ended by exit code 7",
     2: "it ran past its limit of 5 s",
     3: "out of memory (MemoryError)",
-    5: "the objective must give a number, or several; it gave 'nothing'",
+    5: "the objective must return a number, or several; it returned 'nothing'",
     6: "value has no value (nan)",
 }
 
@@ -308,7 +308,7 @@ def test_sigterm_saves_and_the_same_command_resumes(tmp_path: Path) -> None:
         program.send(signal.SIGTERM)
         outcome = program.finish(LIMIT_S)
     assert outcome.code == STOPPED_CODE, str(outcome)
-    assert "stops (SIGTERM); what runs is saved and given back" in outcome.output, str(outcome)
+    assert "stopping (SIGTERM); running trials are saved" in outcome.output, str(outcome)
     assert "run the same command to resume" in outcome.output, str(outcome)
     assert sorted(one["trial"] for one in records(study, GIVEN_BACK)) == [0, 1]
     all_ended_once(study, 0)
@@ -343,10 +343,10 @@ def test_the_time_limit_gives_back_and_another_command_finishes(tmp_path: Path) 
     hold.touch()
     options = f"trials=6, blocks=2, out={str(study)!r}, time_limit='5s'"
     (outcome,) = ran(script(tmp_path, HELD.format(hold=str(hold)), options), code=1)
-    assert f"the study was stopped before its end; run the same call to resume {study}" in outcome.output, str(outcome)
+    assert f"the study {study} was stopped before its end; make the same call again to resume it" in outcome.output, str(outcome)
     join = tune("--join", str(study), "-n", "2", "--time-limit", "5s")
     (outcome,) = ran(join, code=STOPPED_CODE)
-    assert "stops (time limit); what runs is saved and given back" in outcome.output, str(outcome)
+    assert "stopping (time limit); running trials are saved" in outcome.output, str(outcome)
     begun, back = ([(one["trial"], one["attempt"]) for one in records(study, event)] for event in (BEGAN, GIVEN_BACK))
     assert len(begun) == 4 and set(begun) <= set(back), "some were claimed and not begun"
     hold.unlink()

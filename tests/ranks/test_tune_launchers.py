@@ -22,8 +22,8 @@ MPIRUN = str(Path(sys.executable).parent / "mpirun")
 AS_ROOT = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
 LIMIT_S = 400.0
 STOPPED_CODE = 75
-FIVE = "5 ranks: 2 blocks of 2 (2 workers a model); rank 0 coordinates"
-THIRTEEN = "13 ranks: 2 blocks of 6 (3 workers a model, 2 folds at a time); rank 0 coordinates"
+FIVE = "5 ranks: 2 blocks of 2 (2 workers per model); rank 0 coordinates"
+THIRTEEN = "13 ranks: 2 blocks of 6 (3 workers per model, 2 folds at a time); rank 0 coordinates"
 BY_THIRTEEN = ("--workers", "3", "--parallel-folds", "2", "--folds", "2")
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 30)
@@ -97,8 +97,8 @@ def test_a_mistake_that_several_ranks_see_is_reported_by_one(tmp_path: Path) -> 
     ranks = [UNISONO, "run", "-n", "3", "--on-failure", "continue", "-m", "unisono"]
     (outcome,) = run_together([[*ranks, *options]], plain_environment(), LIMIT_S)
     assert outcome.code == 2, str(outcome)
-    assert outcome.output.count("data of the task must give un.Splits") == 1, str(outcome)
-    assert "[0] unisono: error: data of the task must give" in outcome.output, str(outcome)
+    assert outcome.output.count("data of the task must return un.Splits") == 1, str(outcome)
+    assert "[0] unisono: error: data of the task must return" in outcome.output, str(outcome)
 
 
 def test_an_error_on_another_rank_alone_is_reported_and_the_others_continue(tmp_path: Path) -> None:

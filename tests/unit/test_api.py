@@ -53,7 +53,7 @@ def test_options_are_keywords(asked: list[tuple[TrainConfig, WorkerOptions]]) ->
         ({"workers": 0}, r"-n \(workers\) must be a whole number of at least 1; received 0"),
         ({"log_every": "often"}, "--log-every must be a whole number of at least 1; received 'often'"),
         ({"time_limit": "soon"}, "a time limit must be above 0"),
-        ({"from_study": "studies/x"}, "--from-study needs the file of the task"),
+        ({"from_study": "studies/x"}, "--from-study compares the task file"),
         ({"restarts": 2}, "--restarts needs several workers"),
     ],
 )
@@ -80,7 +80,7 @@ def test_options_of_a_search_are_keywords(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(tune_job, "run_tune_job", note)
     monkeypatch.setattr(objectives, "write_objective", lambda _, folder: folder / "objective.cloudpickle")
     monkeypatch.setattr("sys.excepthook", lambda *_: None)
-    with pytest.raises(un.UnisonoError, match="run the same call to resume"):
+    with pytest.raises(un.UnisonoError, match="make the same call again to resume"):
         un.tune(lambda _: 0.0, 7, 3, tmp_path, direction=("minimize", "maximize"), search="tpe", trial_limit="1m", show=False)
     ((config, blocks),) = found
     assert (config.trials, blocks, config.search, config.trial_limit_s, config.quiet) == (7, 3, "tpe", 60.0, True)

@@ -36,7 +36,7 @@ from unisono.task.options import option
 class Options(AlgorithmOptions):
     """Options of `--algorithm allreduce`."""
 
-    bucket_mb: float = option(8.0, "gradients travel in pieces of about so many megabytes during the backward pass", above=0)
+    bucket_mb: float = option(8.0, "gradients are sent in pieces of about this many megabytes during the backward pass", above=0)
 
 
 @dataclass
@@ -120,7 +120,7 @@ class AllReduce(LockStepAlgorithm):
         def minimise(total: Tensor, weight: Tensor | float, name: str) -> None:
             if name not in adapter.parts:
                 known = ", ".join(repr(one) for one in adapter.parts)
-                raise UsageError(f"minimise(..., {name!r}) names no optimizer of the task; known: {known}")
+                raise UsageError(f"minimise(..., {name!r}): the task has no optimizer of that name; known: {known}")
             part = adapter.parts[name]
             part.clear()
             adapter.tail.clear()
@@ -136,7 +136,7 @@ class AllReduce(LockStepAlgorithm):
             own = OwnStep(adapter.model, at.step, adapter.device, num_samples, minimise, 1.0 if num_samples else 0.0)
             user(own, adapter.to_device(batch))
         if not found:
-            raise UsageError("the task's own step called minimise for nothing; call self.minimise(losses, name) for each update")
+            raise UsageError("the task's own step never called minimise; call self.minimise(losses, name) for each update")
         return (_combine_updates(found),)
 
     def flush_stats(self) -> Sequence[StepStats]:

@@ -242,7 +242,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
         module = load("unisono.algorithms", name, known_algorithms(), "--algorithm")
     found = getattr(module, "ALGORITHM", None)
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        raise UsageError(f"{name} (--algorithm) must end with ALGORITHM = a subclass of Algorithm; received {found!r}")
+        raise UsageError(f"{name} (--algorithm) must set ALGORITHM to a subclass of Algorithm; received {found!r}")
     return found
 
 

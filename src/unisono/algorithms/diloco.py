@@ -62,7 +62,7 @@ class Options(AlgorithmOptions):
     period: int = option(50, "steps of a round (H)", least=1)
     outer_lr: float = option(0.7, "learning rate of the outer optimiser", above=0)
     outer_momentum: float = option(0.9, "Nesterov momentum of the outer optimiser", least=0, below=1)
-    wire: str = option("full", "how the differences travel: in the type of the weights (full), or as bf16", choices=WIRES)
+    wire: str = option("full", "type in which the differences are sent: that of the weights (full), or bf16", choices=WIRES)
     overlap: int = option(0, "steps that are computed while an exchange is under way (K)", least=0)
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Options(AlgorithmOptions):
         if self.overlap >= self.period:
             raise UsageError(
                 f"overlap {self.overlap} must be below the period of {self.period} steps (--set algorithm.overlap, "
-                "--set algorithm.period): an exchange is over before the next begins"
+                "--set algorithm.period), as an exchange must end before the next one begins"
             )
 
 

@@ -29,7 +29,9 @@ class Options(AlgorithmOptions):
     push_every: int = option(1, "steps between two pushes", least=1)
     pull_every: int = option(1, "steps between two pulls", least=1)
     local_lr: float | None = option(None, "learning rate of a worker between two pulls (default: the task's)", least=0)
-    damping: str = option("none", "staleness: a gradient counts less, the older its weights are", choices=DAMPING)
+    damping: str = option(
+        "none", "none, or staleness: the older the weights of a gradient are, the less it counts", choices=DAMPING
+    )
 
 
 def damp_by_staleness(gradient: Tensor, staleness: int) -> Tensor:

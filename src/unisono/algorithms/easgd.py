@@ -33,7 +33,7 @@ class Options(AlgorithmOptions):
     period: int = option(10, "steps between two calls", least=1)
     elastic: float = option(0.9, "the paper's beta: alpha times the number of workers", above=0, most=1)
     rho: float | None = option(None, "instead of elastic: alpha = learning rate * rho", above=0)
-    momentum: float = option(0.0, "above 0 the workers move by EAMSGD instead of the task's optimiser", least=0, below=1)
+    momentum: float = option(0.0, "above 0: workers use EAMSGD instead of the task's optimiser", least=0, below=1)
     synchronous: bool = option(False, "the server waits for all workers")
 
 

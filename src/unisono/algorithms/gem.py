@@ -40,9 +40,9 @@ DEFAULT_MOMENTUM = 0.9
 class Options(AlgorithmOptions):
     """Options of `--algorithm gem`."""
 
-    momentum: float | None = option(None, "of the proxy (default: that of the task's sgd, or 0.9)", least=0, below=1)
+    momentum: float | None = option(None, "momentum of the proxy (default: that of the task's sgd, or 0.9)", least=0, below=1)
     kappa: float = option(1.0, "energy of the proxy", above=0)
-    clip: float | None = option(5.0, "largest factor; factors below 0 become 0 then; none: no bounds", above=0)
+    clip: float | None = option(5.0, "largest factor of an update; negative factors become 0; none: no bounds", above=0)
     eps: float = option(1e-16, "keeps the factor finite where an update is 0", above=0)
 
 

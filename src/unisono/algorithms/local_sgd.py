@@ -34,7 +34,7 @@ class Options(AlgorithmOptions):
     """Options of `--algorithm local_sgd`."""
 
     period: int = option(8, "steps of a round (H)", least=1)
-    momentum: str = option("keep", "what a round leaves of the optimiser's state: all (keep) or none (reset)", choices=MOMENTUM)
+    momentum: str = option("keep", "keep the optimiser's state after a round, or reset it", choices=MOMENTUM)
 
 
 @dataclass

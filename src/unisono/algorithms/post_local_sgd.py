@@ -35,8 +35,8 @@ class Options(LocalSGDOptions):
         super().__post_init__()
         if self.switch_step is None:
             raise UsageError(
-                "--algorithm post_local_sgd needs the step from which workers learn by themselves: --set algorithm.switch_step=S, "
-                "e.g. where the learning rate first falls"
+                "--algorithm post_local_sgd needs --set algorithm.switch_step=S, the step from which workers learn by themselves, "
+                "e.g. the one at which the learning rate first falls"
             )
 
 

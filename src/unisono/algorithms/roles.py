@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from unisono.errors import UsageError
+from unisono.task.train_config import WITH_SERVER
 
 NO_CLOCK: Mapping[str, Any] = MappingProxyType({})
 
@@ -101,7 +102,7 @@ def lock_step_roles(name: str, takes_group: bool, size: int, layout: LayoutOptio
         if getattr(layout, option):
             shown = "replay" if option == "replays" else option
             raise UsageError(
-                f"--{shown} has no effect with --algorithm {name}, which has no server; leave it out, or choose gem, which has one"
+                f"--{shown} has no effect with --algorithm {name}, which has no server; leave it out, or use {WITH_SERVER}"
             )
     layout.check_clock()
     group = layout.group
@@ -115,5 +116,7 @@ def lock_step_roles(name: str, takes_group: bool, size: int, layout: LayoutOptio
     if size % group:
         fitting = size - size % group or group
         processes = f"{size} process{'es' if size > 1 else ''}"
-        raise UsageError(f"{processes} cannot form workers of {group} (--group); use {fitting}, or a --group that divides {size}")
+        raise UsageError(
+            f"{processes} cannot form workers of {group} (--group); start {fitting}, or use a --group that divides {size}"
+        )
     return LockStepRoles(size, group)

@@ -51,7 +51,7 @@ class Sharded(AllReduce):
         if size > options.num_shards:
             raise UsageError(
                 f"{size} workers are more than the {options.num_shards} shards (--shards), so some would have nothing to do; "
-                f"use at most {options.num_shards} workers, or more shards, which is another experiment"
+                f"use at most {options.num_shards} workers, or more shards, which changes the result"
             )
         return replace(super().plan(options, size, layout), shards=shards_of_all(options.num_shards, size))
 
@@ -116,8 +116,8 @@ def _explain_ordered_sum(shard: int, step: int) -> Iterator[None]:
     except ValueError as error:
         if "more than 1 value per channel" in str(error):
             raise UsageError(
-                f"shard {shard} of step {step} has one sample, from which batch-norm can learn nothing ({error}); take fewer "
-                "--shards, or a --global-batch that leaves no short batch at the end of an epoch"
+                f"shard {shard} of step {step} has one sample, and batch-norm needs more ({error}); use fewer --shards, or a "
+                "--global-batch that leaves no short batch at the end of an epoch"
             ) from error
         raise
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Applies a trained model to a part of its task's data, or to files: arrays (.npy, .npz, HDF5, Zarr), volumes,
 pictures (a folder, or a table .csv). Several runs are averaged; a study stands for the models of its best trial.
-The output is in the order of the inputs, whatever the number of workers. The same command resumes work that was stopped:
-finished pieces lie in OUT.parts until all are there.
+The output is in the order of the inputs, whatever the number of workers. Finished pieces are kept in OUT.parts until all are done,
+so the same command resumes work that was stopped.
 Inputs from files are prepared as the task prepares its own (map_inputs; size and mode of pictures)."""
 EPILOG = """examples:
   unisono apply runs/digits                                    labels of the test data, in predictions.csv
@@ -84,9 +84,11 @@ def _configuration(args: argparse.Namespace, num_workers: int) -> ApplyConfig:
             refuse_idle_workers(num_workers, run.num_samples(config.split))  # before they are started
     for path in inputs:
         if is_run(Path(path)):
-            raise UsageError(f"{path} is a run directory behind inputs ({inputs[0]}); name all runs before the inputs")
+            raise UsageError(
+                f"{path} is a run directory, but it comes after an input ({inputs[0]}); name all runs before the inputs"
+            )
     if inputs and "split" in args:
-        raise UsageError(f"--split {args.split} and inputs ({inputs[0]}) say two different things; give one of them")
+        raise UsageError(f"--split {args.split} and inputs ({inputs[0]}) exclude each other; give one of them")
     return config
 
 

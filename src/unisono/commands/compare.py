@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metric", metavar="NAME", help="e.g. test_accuracy, val_loss (default: the metric that decides, on the test data)"
     )
-    parser.add_argument("--lower-is-better", action="store_true", help="for a metric of your own that is an error")
+    parser.add_argument(
+        "--lower-is-better", action="store_true", help="lower values of --metric are better (for a metric of your own)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 

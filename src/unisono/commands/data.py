@@ -21,7 +21,7 @@ from unisono.observe.bar import Bar
 DESCRIPTION = """Lists the data sets that the examples use, with their licences and addresses; checks the files here, and
 fetches missing ones."""
 EPILOG = """examples:
-  unisono data                                  all that are known, and which are here
+  unisono data                                  all known data sets, and which of them are here
   unisono data get mnist                        fetch (needs internet) and check
   unisono data check mnist --root /data         are the files in /data/mnist the published ones?"""
 
@@ -34,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", default="list", metavar="action", help="list (default), show, check or get")
     parser.add_argument("names", nargs="*", metavar="name", help="data sets (default for check and show: all)")
     parser.add_argument(
-        "--root", type=Path, metavar="DIR", help=f"they lie in DIR/NAME (default ${ROOT_VARIABLE}, else ~/.cache/unisono/data)"
+        "--root",
+        type=Path,
+        metavar="DIR",
+        help=f"folder of the data sets, each in DIR/NAME (default ${ROOT_VARIABLE}, else ~/.cache/unisono/data)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
@@ -42,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
     """Local, blocking: lists, checks or downloads data sets. Returns 1 if a check finds something missing or wrong, else 0."""
     if args.action not in ACTIONS:
-        raise UsageError(f"unisono data does not know {args.action!r}; it knows {', '.join(ACTIONS)}")
+        raise UsageError(f"unisono data has no action {args.action!r}; use {', '.join(ACTIONS)}")
     root = args.root.expanduser() if args.root is not None else default_root(environment())
     if args.action == "list" and args.names:
         raise UsageError(f"unisono data list takes no name; received {args.names[0]!r}; use: unisono data show {args.names[0]}")
@@ -122,10 +125,10 @@ def _check(entries: Sequence[DataSet], root: Path, as_json: bool) -> int:
     print(
         in_columns([("data set", "file", "state"), *rows], left=range(3))
         if rows
-        else f"no known data set in {root}; unisono data lists what there is"
+        else f"no known data set is in {root}; to list all data sets: unisono data"
     )
     if not fine:
-        print(f"missing files: unisono data get NAME --root {root}; changed files: remove them first")
+        print(f"to fetch missing files: unisono data get NAME --root {root}; remove changed files first")
     return 0 if fine else 1
 
 
@@ -163,7 +166,7 @@ def _table(entries: Sequence[DataSet], root: Path) -> str:
         rows.append((entry.name, entry.what, entry.num_samples, size, entry.licence, here))
     return (
         f"{in_columns(rows, left=range(6))}\n\nin {root} (--root)\n"
-        "unisono data show NAME: where it can be had; get NAME: fetch it; check NAME: compare with the published checksums"
+        "unisono data show NAME: where to get it; get NAME: fetch it; check NAME: compare with the published checksums"
     )
 
 

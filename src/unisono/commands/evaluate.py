@@ -15,12 +15,12 @@ from unisono.predict.predict_options import EvaluateConfig
 from unisono.task.options import add_options, options_for
 
 DESCRIPTION = """Builds task, data and model again from a run directory and evaluates its weights: every sample counts once,
-whatever the number of workers. What was found is printed and written to RUN/evaluation-SPLIT.json.
-A task file or data that have changed since the training are refused."""
+whatever the number of workers. The result is printed and written to RUN/evaluation-SPLIT.json.
+A task file or data that have changed since the training are refused (see --accept-changes)."""
 EPILOG = """examples:
   unisono evaluate runs/digits                                 the test data, with the final weights
   unisono evaluate runs/digits -n 4 --split validation --weights best
-  unisono evaluate runs/digits --save-predictions              what `unisono compare` needs for differences with intervals
+  unisono evaluate runs/digits --save-predictions              lets `unisono compare` show differences with intervals
   unisono evaluate runs/digits --json > digits.json"""
 
 

@@ -36,10 +36,10 @@ EPILOG = """examples:
   unisono train task.py -n 5 --algorithm gem --replay runs/a   repeats an asynchronous run, bit for bit
   srun -N 2 -n 8 unisono train task.py                         eight workers under SLURM
   mpirun -n 8 unisono train task.py
-  unisono train task.py --out runs/a --time-limit 2h           stops in time; the same command resumes
+  unisono train task.py --out runs/a --time-limit 2h           stops in time; run the same command to resume
   unisono train task.py --from-study studies/x                 the best settings of a search, on training and validation data
-Ctrl-C, SIGTERM, SIGUSR1 and the time limit end the training after the step in hand, with everything saved: the same command with
-the same --out resumes there, also after a crash, on any number of workers. A second Ctrl-C ends it at once.
+Ctrl-C, SIGTERM, SIGUSR1 and the time limit end the training after the current step, with everything saved. To resume, also after a
+crash, run the same command with the same --out, on any number of workers. A second Ctrl-C ends the training at once.
 all options, with their keywords in un.train and those of the algorithms (--set algorithm.NAME): docs/reference/options.md
 exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data,
   75 stopped, checkpoint saved; run the same command to resume"""

@@ -14,9 +14,9 @@ from unisono.task.task_file import check_file
 from unisono.tuning.study.study_options import JOB_OPTIONS, TaskTrials, TuneConfig
 
 DESCRIPTION = """Searches for the settings of a task: learning rate, batch, optimiser, algorithm, and the arguments of its model and
-data that are annotated with un.Range or un.Choice, or that a file names (--space). The ranks are divided into blocks; each trains
-one trial at a time, on every fold, with as many workers as asked for. No server and no database is needed: a study is a folder,
-and any number of jobs may work at it. The same command resumes where it stopped."""
+data that are annotated with un.Range or un.Choice, or that are in a file (--space). The ranks are divided into blocks; each block
+trains one trial at a time, on every fold, with --workers processes for each model. No server and no database is needed: a study is
+a folder, and any number of jobs may work on it. Run the same command to resume a study that was stopped."""
 EPILOG = """examples:
   unisono tune examples/digits.py -n 4 --folds 3 --trials 24 --out studies/digits
                                                          four trials at a time, each measured on three folds
@@ -40,7 +40,7 @@ a space in a file:
   low = 0.0
   high = 0.99
   when = { optimizer = "sgd" }
-Ctrl-C, SIGTERM and the time limit end it with everything saved: trials under way are given back, and resume from their checkpoints.
+Ctrl-C, SIGTERM and the time limit stop the search with everything saved; running trials are resumed from their checkpoints later.
 all options: docs/reference/options.md
 exit codes: 0 done, 1 failed, 2 a mistake in the command, the task or its data,
   75 stopped, checkpoints saved; run the same command to resume"""
@@ -54,13 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Local: adds the options of the verb."""
     parser.add_argument("task", metavar="TASK.py", nargs="?", help="the file that defines `task = un.Task(...)`")
     parser.add_argument("-n", type=int, metavar="N", help="ranks (default 1, or those that srun, mpirun or unisono run started)")
-    parser.add_argument("--join", metavar="DIR", help="help with an existing study, with its own settings; no TASK.py is needed")
+    parser.add_argument(
+        "--join", metavar="DIR", help="work on an existing study, with the settings of that study; no TASK.py is needed"
+    )
     parser.add_argument("--report", metavar="DIR", help="only write the report of a study again")
     parser.add_argument(
         "--export",
         nargs=2,
         metavar=("DIR", "URL"),
-        help="only write a study into a database of Optuna's, e.g. for optuna-dashboard",
+        help="only export a study to an Optuna database, e.g. for optuna-dashboard",
     )
     add_options(parser, TuneConfig, TaskTrials)
     add_options(parser, Task, only=SETTINGS)
@@ -85,7 +87,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
 def configuration(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
     """Pure: the configuration from parsed arguments."""
     if args.task is None:
-        raise UsageError("a task file is missing; give TASK.py, or --join a study that is there")
+        raise UsageError("the task file is missing; give TASK.py, or --join DIR for an existing study")
     given = vars(args)
     values = {"out": f"studies/{Path(args.task).stem}", **options_for(TuneConfig, given)}
     config = TuneConfig(work_spec={}, command=("unisono", *argv), **values)
@@ -100,10 +102,10 @@ def _join_study(args: argparse.Namespace, argv: Sequence[str]) -> TuneConfig:
 
     given = vars(args)
     if args.task is not None or "out" in given:
-        raise UsageError("--join takes the task and all else from the study; leave TASK.py and --out out")
+        raise UsageError("--join takes the task and its settings from the study; leave out TASK.py and --out")
     for name in given:
         if name not in (*OF_THE_COMMAND, *JOB_OPTIONS):
-            raise UsageError(f"--{name.replace('_', '-')} is that of the study, which --join takes; leave it out")
+            raise UsageError(f"--{name.replace('_', '-')} has no effect with --join, which takes it from the study; leave it out")
     known = read_study(Path(args.join))
     work_spec = known["order"]
     if work_spec["kind"] == "objective":  # which lies in the study, wherever that was made

@@ -161,7 +161,7 @@ class JsonLines(Observer):
                 raise
             if self._flushed_s - self._warned_s >= WARN_EVERY_S:
                 self._warned_s = self._flushed_s
-                self._warn(f"warning: {error}; its lines wait, and the training continues")
+                self._warn(f"warning: {error}; its lines are kept in memory, and the training continues")
         else:
             self._has_unwritten_lines = False
 

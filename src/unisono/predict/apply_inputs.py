@@ -83,7 +83,8 @@ def _open_source(paths: Sequence[str], options: Mapping[str, Any], like: Splits 
         return as_source(paths[0] if len(paths) == 1 else list(paths), **given)
     except TypeError as error:
         raise UsageError(
-            f"{where} cannot be opened so ({error}); give the options of its kind, e.g. --open inputs=KEY, or --open file=COLUMN"
+            f"{where} cannot be opened with these options ({error}); give those of its format, e.g. --open inputs=KEY, or "
+            "--open file=COLUMN"
         ) from error
 
 
@@ -101,8 +102,8 @@ def _input_changes(part: Source) -> list[Callable[[Any], Any]]:
         if isinstance(part, Mapped):
             if not part.inputs_only:
                 raise UsageError(
-                    f"the task changes whole batches ({_name(part.change)}), which need targets; use map_inputs in its data for "
-                    "what concerns the inputs alone, or give inputs that are ready for the model, with --as-is"
+                    f"the data of the task change whole batches ({_name(part.change)}), and these inputs have no targets; use "
+                    "map_inputs for changes of inputs alone, or give inputs that are ready for the model, with --as-is"
                 )
             found.append(part.change)
         part = part.source

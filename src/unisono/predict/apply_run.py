@@ -57,9 +57,9 @@ def apply_runs(
     todo, num_removed = comm.broadcast_object(told)
     if say is not None:
         if num_removed:
-            say(f"removed {num_removed} pieces of other work from {job.pieces.folder}")
+            say(f"removed {num_removed} piece{'s' * (num_removed > 1)} of another command from {job.pieces.folder}")
         if 0 < len(todo) < len(job.pieces):
-            say(f"resumed: {len(job.pieces) - len(todo)} of {len(job.pieces)} pieces are there already")
+            say(f"resumed: {len(job.pieces) - len(todo)} of {len(job.pieces)} pieces are already done")
     mine = todo[cut(len(todo), comm.size, comm.rank)]
     total, done = num_samples_of(job.pieces, mine), 0
     for number in mine:
@@ -144,13 +144,15 @@ def _splits(config: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[Re
         found = {make_splits(replace(changed, division=None)).sha256() for changed in tasks}  # folds of one search share it
     if len(found) > 1 and not config.inputs:
         listed = ", ".join(f"{run.path} ({run.summary['split']['sha256'][:12]})" for run in runs)
-        raise UsageError(f"these runs divide their data differently, so they have no common --split: {listed}; give inputs")
+        raise UsageError(f"these runs divide their data differently, so they have no common --split: {listed}; give INPUTS")
     if not config.inputs:
         return rebuild_splits(runs[0], tasks[0], config.accept_changes)
     try:
         return rebuild_splits(runs[0], tasks[0], accept_changes=True)  # only their form is needed, not their samples
     except UsageError as error:
-        raise UsageError(f"{error} (the data of the task say how inputs are prepared; give prepared ones with --as-is)") from error
+        raise UsageError(
+            f"{error} (inputs are prepared as in the data of the task; if yours are ready for the model, use --as-is)"
+        ) from error
 
 
 def _refuse_output(config: ApplyConfig, out: Path) -> None:
@@ -159,13 +161,16 @@ def _refuse_output(config: ApplyConfig, out: Path) -> None:
     if out.is_dir():
         raise UsageError(f"--out {out} is a folder; give a file")
     if out.exists() and not config.overwrite:
-        raise UsageError(f"{out} is there already; give another --out, or --overwrite")
+        raise UsageError(f"{out} exists already; give another --out, or --overwrite")
     if not is_table(out) and (config.columns or config.id_name):
-        raise UsageError(f"--columns and --id are for tables (.csv); {out.name} holds one array")
+        raise UsageError(
+            f"--columns and --id are for tables (.csv), and {out.name} holds one array; leave them out, or give an --out that "
+            "ends in .csv"
+        )
     if config.options and not config.inputs:
-        raise UsageError("--open is for inputs from files; a split of the task opens its own")
+        raise UsageError("--open has no effect without INPUTS; leave it out, or give files")
     if config.as_is and not config.inputs:
-        raise UsageError("--as-is is for inputs from files; a split of the task is changed as the task says")
+        raise UsageError("--as-is has no effect without INPUTS; leave it out, or give files")
 
 
 def _join(job: _Job) -> None:

@@ -220,10 +220,10 @@ def _notes(rows: Sequence[Row], measured: _Measured) -> list[str]:
         notes.append(f"in brackets: Wilson 95 % interval of a share of {measured.num_samples} samples")
     if any(row.interval is None for row in single):
         notes.append(
-            f"no interval where {measured.name} is no share of counted samples: the summary alone does not tell its spread"
+            f"no interval where {measured.name} is not a share of counted samples, as a summary alone does not give its spread"
         )
     if any(row.spread is not None for row in rows):
-        notes.append("+-: standard deviation over runs of one configuration with different seeds, of which the mean is shown")
+        notes.append("+-: mean and standard deviation over runs of one configuration with different seeds")
     if any(row.difference for row in rows):
         notes.append(
             f"to best: 95 % interval of the difference, paired bootstrap with {NUM_RESAMPLES} resamples of the same samples"
@@ -231,7 +231,8 @@ def _notes(rows: Sequence[Row], measured: _Measured) -> list[str]:
     if measured.metric is not None and measured.split is not None and any(row.difference is None for row in single[1:]):
         weights = "" if measured.which == "final" else " --weights best"
         notes.append(
-            f"for differences to the best run: unisono evaluate RUN --split {measured.split}{weights} --save-predictions, of each"
+            f"for differences to the best run do this for each: unisono evaluate RUN --split {measured.split}{weights} "
+            "--save-predictions"
         )
     return notes
 

@@ -78,7 +78,7 @@ def open_run(path: str | Path) -> FinishedRun:
         raise UsageError(f"there is no run directory {where}; {hint}")
     if not is_run(where):
         what = "has no config.json" if where.is_dir() else "is a file"
-        raise UsageError(f"{where} is no run directory (it {what}); give one that `unisono train` has written")
+        raise UsageError(f"{where} is not a run directory (it {what}); give one that `unisono train` has written")
     if not (where / "summary.json").is_file():
         raise UsageError(f"{where} holds an unfinished run (there is no summary.json); wait for its end, or train it again")
     return FinishedRun(where, read_json(where / "config.json"), read_json(where / "summary.json"))
@@ -87,7 +87,7 @@ def open_run(path: str | Path) -> FinishedRun:
 def refuse_idle_workers(num_workers: int, num_samples: int) -> None:
     """Pure: refuses more workers than samples."""
     if num_workers > num_samples:
-        raise UsageError(f"there are {num_workers} workers for {num_samples} samples (-n); use -n {num_samples} or fewer")
+        raise UsageError(f"{num_workers} workers are too many for {num_samples} samples (-n); use -n {num_samples} or fewer")
 
 
 def is_run(path: Path) -> bool:

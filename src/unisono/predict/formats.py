@@ -53,19 +53,20 @@ def choose_columns(requested: Sequence[str], fields: Sequence[str] | None, id_na
     if unknown and (len(pairs) != len(fields) or any("=" in one for one in requested)):
         shown = ", ".join(fields[:10]) + (", ..." if len(fields) > 10 else "")
         raise UsageError(
-            f"there is no {unknown[0]!r} to write (--columns); there are {len(fields)}: {shown}; use NAME={fields[-1]}"
+            f"there is no field {unknown[0]!r} (--columns); the fields are {shown} ({len(fields)} in all); rename one with "
+            f"NAME={fields[-1]}"
         )
     chosen = tuple(range(len(fields))) if unknown else tuple(fields.index(source) for _, source in pairs)
     headers = tuple(name for name, _ in pairs)
     if len({header, *headers}) <= len(headers):
-        raise UsageError(f"two columns have one name: {', '.join((header, *headers))} (--id, --columns); give each its own")
+        raise UsageError(f"two columns have the same name: {', '.join((header, *headers))} (--id, --columns); give each its own")
     return Columns(header, headers, chosen)
 
 
 def writer(out: Path) -> Callable[[Path, Layout, Rows], None]:
     """Pure: the function that writes the format of a path, by its suffix."""
     if out.suffix.lower() not in WRITERS:
-        raise UsageError(f"--out {out} must end in {', '.join(WRITERS)}; its suffix says what is written")
+        raise UsageError(f"--out {out} must end in {', '.join(WRITERS)}; its suffix chooses the format")
     return WRITERS[out.suffix.lower()]
 
 

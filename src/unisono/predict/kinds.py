@@ -96,12 +96,10 @@ def make_kind(name: str | None, tasks: Sequence[Task], first: Sequence[Any]) -> 
         raise unknown_name("kind of predictions (--kind)", name, KINDS)
     for outputs in first:
         if not isinstance(outputs, Tensor):
-            raise UsageError(
-                f"the model gives {_describe_shape(outputs)}; apply can write the outputs of models that give one array"
-            )
+            raise UsageError(f"the model returns {_describe_shape(outputs)}; unisono apply needs a model that returns one array")
     if len({tuple(outputs.shape[1:]) for outputs in first}) > 1:
         shapes = ", ".join(str(tuple(outputs.shape[1:])) for outputs in first)
-        raise UsageError(f"the outputs of these runs do not fit each other: each sample gives {shapes}; average runs of one kind")
+        raise UsageError(f"these runs have outputs of different shapes, {shapes} for each sample; average runs of one shape")
     if name == "raw":
         return Kind(name, reading)
     if reading is None or any(other is not reading for other in readings):

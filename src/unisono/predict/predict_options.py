@@ -17,8 +17,8 @@ WRITTEN = "what is written"
 class TaskSource:
     """Options for finding the task of a run again: where its file is now, and whether changes since the training are accepted."""
 
-    task_file: str | None = option(None, "the task file, where it has moved", "TASK.py", group=COMPUTED, flag="--task")
-    accept_changes: bool = option(False, "take the task file and the data as they are now")
+    task_file: str | None = option(None, "path of the task file, if it has moved", "TASK.py", group=COMPUTED, flag="--task")
+    accept_changes: bool = option(False, "use the task file and the data although they have changed since the training")
 
     def __post_init__(self) -> None:
         check(self)
@@ -29,9 +29,9 @@ class EvaluateConfig(TaskSource):
     """Options of one evaluation, in plain values."""
 
     run: str
-    split: str = option("test", f"the part of the data: {', '.join(SPLITS)}", "SPLIT", choices=SPLITS)
-    weights: str = option("final", "final, or those of the best epoch (best)", "WEIGHTS", choices=tuple(WEIGHTS))
-    save_predictions: bool = option(False, "also keep outputs and targets, in RUN/predictions-SPLIT.npz", group=WRITTEN)
+    split: str = option("test", f"part of the data: {', '.join(SPLITS)}", "SPLIT", choices=SPLITS)
+    weights: str = option("final", "final weights (final), or those of the best epoch (best)", "WEIGHTS", choices=tuple(WEIGHTS))
+    save_predictions: bool = option(False, "also save outputs and targets, in RUN/predictions-SPLIT.npz", group=WRITTEN)
 
 
 def _names(given: str | Sequence[str]) -> Sequence[str]:
@@ -46,14 +46,14 @@ class ApplyConfig(TaskSource):
     runs: Sequence[str]
     inputs: Sequence[str] = ()
     """Files or a folder; none stands for `split` of the task's own data."""
-    split: str = option("test", f"the part of the task's data, without INPUTS: {', '.join(SPLITS)}", "SPLIT", choices=SPLITS)
+    split: str = option("test", f"part of the task's data, if no INPUTS are given: {', '.join(SPLITS)}", "SPLIT", choices=SPLITS)
     weights: str | None = option(
-        None, "final or best (default: those of the best epoch where all runs have them)", "WEIGHTS", choices=tuple(WEIGHTS)
+        None, "final or best (default: best if all runs have it, else final)", "WEIGHTS", choices=tuple(WEIGHTS)
     )
     kind: str | None = option(
         None,
-        "label: the class (default for classification); probabilities: of each class; scores: of the second of two classes; "
-        "raw: what the model gives (default otherwise)",
+        "what to write: label, the class (default for classification); probabilities, one for each class; scores, the probability "
+        "of the second of two classes; raw, the outputs of the model (default otherwise)",
         "KIND",
         choices=KINDS,
     )
@@ -62,11 +62,11 @@ class ApplyConfig(TaskSource):
     )
     as_is: bool = option(False, "INPUTS are ready for the model; the task's data are not read")
 
-    out: str = option("predictions.csv", ".csv, .npy or .h5", "FILE", group=WRITTEN)
+    out: str = option("predictions.csv", "output file: .csv, .npy or .h5", "FILE", group=WRITTEN)
     columns: Sequence[str] = option(
-        (), "headers, e.g. target, or NAME=FIELD for some fields: low=p0,high=p1", "NAMES", convert=_names
+        (), "headers of the columns, e.g. target; or NAME=FIELD to write only these fields: low=p0,high=p1", "NAMES", convert=_names
     )
     id_name: str | None = option(
-        None, "header of the first column: names of pictures, else numbers of samples", "NAME", flag="--id"
+        None, "header of the first column, which has the names of pictures or else the numbers of samples", "NAME", flag="--id"
     )
     overwrite: bool = option(False, "replace an existing file")

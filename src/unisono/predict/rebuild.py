@@ -36,8 +36,8 @@ def rebuild_task(run: FinishedRun, task_file: str | None = None, accept_changes:
     altered = list(_changed_sources(run, file))
     if altered and not accept_changes:
         raise UsageError(
-            f"the task of {run.path} has changed since it was trained: {'; '.join(altered)}. Bring it back (git), "
-            "or take it as it is now with --accept-changes"
+            f"the task of {run.path} has changed since it was trained: {'; '.join(altered)}. Restore it (git), "
+            "or use it as it is now with --accept-changes"
         )
     task = load_task(str(file))
     return replace(change(task, dict(_recorded_changes(task, run.config))), division=run.config.get("division"))
@@ -51,8 +51,8 @@ def rebuild_splits(run: FinishedRun, changed: ResolvedTask, accept_changes: bool
         now = {name: len(part) for name, part in splits.parts().items()}
         counts = "" if now == recorded["num_samples"] else f" ({_counts(recorded['num_samples'])} then, {_counts(now)} now)"
         raise UsageError(
-            f"the data of {run.path} are others than in its training, or divided otherwise{counts}; bring them back, "
-            "or take them as they are now with --accept-changes"
+            f"the data of {run.path} are not those of its training, or are divided differently{counts}; restore them, "
+            "or use them as they are now with --accept-changes"
         )
     held_out = make_splits(replace(changed, division=None)).test if splits.test is None and changed.division is not None else None
     return splits if held_out is None else _with_test(splits, held_out)
@@ -103,13 +103,13 @@ def _task_file(run: FinishedRun) -> Path:
     asked = run.config["task_file"]
     if asked is None:
         raise UsageError(
-            f"the task of {run.path} came from a notebook or script, not from a file; write it into one, and give --task"
+            f"the task of {run.path} came from a notebook or script, not from a file; write it to a file, and give that with --task"
         )
     places = (Path(run.summary["provenance"]["task"]["file"]), Path(asked))
     for place in places:
         if place.is_file():
             return place
-    raise UsageError(f"the task file of {run.path} is gone ({places[0]}); bring it back, or say where it is with --task")
+    raise UsageError(f"the task file of {run.path} is not there any more ({places[0]}); restore it, or give its path with --task")
 
 
 def _changed_sources(run: FinishedRun, file: Path) -> Iterator[str]:

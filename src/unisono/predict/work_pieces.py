@@ -66,7 +66,7 @@ class Pieces:
             file = self._file(number)
             if not file.is_file():
                 raise UsageError(
-                    f"{file} is not there; all workers must see one folder: give a place (--out) on a file system they share"
+                    f"{file} is not there, as the workers do not share its folder; give an --out on a shared file system"
                 )
             values = np.load(file, allow_pickle=False)
             yield self.samples(number), values

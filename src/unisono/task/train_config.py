@@ -14,6 +14,9 @@ from unisono.task.task import EXPERIMENT
 RESUME = "stop and resume"
 SHOWN = "what is shown"
 MACHINE = "the machine"
+WITHOUT_SERVER = "allreduce, local_sgd, post_local_sgd, slowmo or diloco"
+WITH_SERVER = "downpour, easgd, gem or parameter_server"
+"""Names for messages, written here because the algorithms load PyTorch; a test compares them."""
 ON_NAN = ("stop", "skip")
 MAX_THREADS = 4096
 """Limit for one worker; more than any machine has, and fewer than PyTorch crashes with."""
@@ -38,55 +41,69 @@ class TrainConfig:
     """The file with the task; also a pickled task from a notebook (.cloudpickle)."""
     changes: Mapping[str, Any] = option(
         {},
-        "model.NAME, data.NAME, optimizer.NAME, schedule.NAME, loss.NAME, algorithm.NAME, simulate.NAME or a field of the task",
+        "change a setting: model.NAME, data.NAME, optimizer.NAME, schedule.NAME, loss.NAME, algorithm.NAME, simulate.NAME or a "
+        "field of the task",
         "NAME=VALUE",
         group=EXPERIMENT,
         flag="--set",
         example="model.width=128",
     )
-    algorithm: str = option("allreduce", "how the workers agree", "A")
-    group: int | None = option(None, "processes of one worker, where workers learn by themselves between exchanges", "G", least=1)
-    servers: int | None = option(
-        None, "processes that share the work of the server (downpour, easgd, gem; default 1)", "K", least=1
+    algorithm: str = option(
+        "allreduce",
+        f"training algorithm: {WITHOUT_SERVER}; with a server: {WITH_SERVER}; or your own: a module or a file",
+        "A",
     )
-    simulate: int | None = option(None, "N virtual workers in one process on a virtual clock (downpour, easgd, gem)", "N", least=1)
+    group: int | None = option(
+        None, "processes that form one worker, with algorithms whose workers learn by themselves between exchanges", "G", least=1
+    )
+    servers: int | None = option(None, f"processes that share the work of the server (default 1; {WITH_SERVER})", "K", least=1)
+    simulate: int | None = option(None, f"run N virtual workers in one process, on a virtual clock ({WITH_SERVER})", "N", least=1)
     elastic: int | None = option(
-        None, "a server and W workers that may join, leave and die (downpour, easgd, gem; ZeroMQ)", "W", least=1
+        None,
+        f"start a server and W workers; workers may join, leave or die at any time ({WITH_SERVER}; needs ZeroMQ)",
+        "W",
+        least=1,
     )
-    replay: str | None = option(None, "repeat an asynchronous run (an --elastic one in one process): its order, its bits", "RUN")
-    local_batch: int | None = option(None, "samples of one worker: the batch grows with the workers", "B", least=1)
-    init_from: str | None = option(None, "begin with the weights of a file (.safetensors, .pt)", "FILE")
+    replay: str | None = option(
+        None, "repeat an asynchronous run bit for bit, in its recorded order (an --elastic run: in one process)", "RUN"
+    )
+    local_batch: int | None = option(
+        None, "samples of one worker in a step, in place of --global-batch: the batch grows with the workers", "B", least=1
+    )
+    init_from: str | None = option(None, "start from the weights in a file (.safetensors, .pt)", "FILE")
 
     out: str | None = option(
-        None, "run directory (default a new one: runs/NAME, runs/NAME-2, ...); a run that is there resumes", "DIR", group=RESUME
+        None, "run directory (default a new one: runs/NAME, runs/NAME-2, ...); an existing run is resumed", "DIR", group=RESUME
     )
-    fresh: bool = option(False, "start over; the run that is there moves to DIR/earlier-N")
+    fresh: bool = option(False, "start over; an existing run is moved to DIR/earlier-N")
     accept_changes: bool = option(False, "resume although the task or its settings have changed")
     checkpoint_every: str = option(
         "10m",
-        "save the state every so many steps (500), epochs (2epochs) or so long (30s, 10m, 1h); never: at the end",
+        "how often to save a checkpoint: in steps (500), epochs (2epochs) or time (30s, 10m, 1h); never: only at the end",
         "E",
         convert=str,
     )
-    keep: int = option(3, "checkpoints to keep", "K", least=1)
+    keep: int = option(3, "number of checkpoints to keep", "K", least=1)
     time_limit_s: float | None = time_limit_option(f"stop and save before this time is over: {DURATION_FORMS}", flag="--time-limit")
     max_steps: int | None = option(None, "stop after K steps of the run; with a larger K the same command resumes it", "K", least=1)
 
-    on_nan: str = option("stop", "stop or skip when a loss is not finite", "WHAT", group=SHOWN, choices=ON_NAN)
+    on_nan: str = option(
+        "stop", "what to do when a loss is not finite: stop, or skip the update", "WHAT", group=SHOWN, choices=ON_NAN
+    )
     log_every: int = option(50, "steps between lines of metrics.jsonl", "K", least=1)
     monitor: bool = option(False, "record CPU, GPU and memory of each worker (--best chooses the metric that decides)")
     timeline: bool = option(False, "write one trace of all ranks for Perfetto or Chrome")
-    tensorboard: bool = option(False, "also write for TensorBoard")
+    tensorboard: bool = option(False, "also write the metrics for TensorBoard")
     hash_every: int | None = option(None, "write the hash of every weight tensor to hashes.jsonl, every K steps", "K", least=1)
     quiet: bool = option(False, "print nothing but errors and the last line", is_keyword=False)
 
     device: str = option("auto", "auto, cpu, or cuda where several workers share a GPU", "D", group=MACHINE)
     threads: int | None = threads_option("; 1 with --shards")
     host: str | None = option(
-        None, "with --elastic: where workers reach the server (default: this node, or its address)", "ADDRESS"
+        None, "with --elastic: address at which workers reach the server (default: that of this node)", "ADDRESS"
     )
     silence_s: float = option(
-        10.0, "with --elastic: seconds without a sign of life until a worker counts as dead", "S", flag="--silence", above=0
+        10.0, "with --elastic: seconds without a sign of life after which a worker counts as dead", "S", flag="--silence", above=0
     )
 
     division: Mapping[str, Any] | None = None
@@ -111,7 +128,7 @@ class TrainConfig:
         if self.out is not None and not self.out.strip():
             raise UsageError("--out is empty; name a directory, or leave it out for runs/NAME")
         if self.local_batch is not None and "global_batch" in self.changes:
-            raise UsageError("--local-batch and --global-batch say the same thing in two ways; give one of them")
+            raise UsageError("--local-batch and --global-batch both set the batch; give one of them")
 
 
 def monitor_remedy(metric: str) -> str:

@@ -76,8 +76,8 @@ def set_switches(device: torch.device) -> Iterator[None]:
     """
     if device.type == "cuda" and cublas_workspace() not in CUBLAS_WORKSPACES:
         raise UsageError(
-            f"with shards the workspace of cuBLAS must be {' or '.join(CUBLAS_WORKSPACES)}; {CUBLAS_WORKSPACE} is "
-            f"{cublas_workspace() or 'not set'} (environment): set it before Python starts, e.g. to {CUBLAS_WORKSPACES[0]}"
+            f"with --shards the environment variable {CUBLAS_WORKSPACE} must be {' or '.join(CUBLAS_WORKSPACES)}; it is "
+            f"{cublas_workspace() or 'not set'}. Set it before Python starts"
         )
     before = {name: switch.read() for name, switch in SWITCHES.items()}
     try:
@@ -98,8 +98,8 @@ def explain_errors() -> Iterator[None]:
     except RuntimeError as error:
         if named := re.match(r"(\S+) does not have a deterministic implementation", str(error)):
             raise UsageError(
-                f"{named[1]} has no deterministic version in PyTorch {torch.__version__}, so with shards the same bits cannot be "
-                "had (the model or the loss of the task); use another operation in its place, or leave --shards out"
+                f"{named[1]}, which the model or the loss of the task uses, has no deterministic version in PyTorch "
+                f"{torch.__version__}, and --shards needs one; use another operation, or leave --shards out"
             ) from error
         raise
 
@@ -145,8 +145,11 @@ def describe_mixed_ranks(comm: Communicator, device: torch.device) -> list[str]:
     """Collective: a warning for each condition in which ranks differ so that they round differently, e.g. CPUs of several
     generations."""
     first, *others = comm.allgather_object(conditions(device))
-    found = [f"rank {rank}: {one}" for rank, other in enumerate(others, 1) for one in describe_changes(first, other)]
-    return [f"warning: {one} (there: rank 0); with another number of workers the bits may differ" for one in found]
+    found = [(rank, one) for rank, other in enumerate(others, 1) for one in describe_changes(first, other)]
+    return [
+        f"warning: rank {rank} (here) differs from rank 0 (there): {one}; with another number of workers the bits may differ"
+        for rank, one in found
+    ]
 
 
 def _libraries(told: str) -> dict[str, str | None]:

@@ -27,7 +27,7 @@ def describe_not_finite(comm: Communicator, adapter: ModelAdapter, stats: StepSt
     else:
         numbers = comm.allgather_object(_join_numbers(portion.indices))
         shown = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(numbers))
-        where = f"no sample gives it alone, the model or the learning rate is at fault; the batch was samples {shown}"
+        where = f"each sample alone gives a finite loss, so check the model and the learning rate; samples of the batch: {shown}"
     return f"the loss or gradient of step {stats.step} is not finite ({stats.loss_sum:g}): {where}"
 
 

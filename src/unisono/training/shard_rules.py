@@ -22,15 +22,15 @@ def choose_algorithm(task: Task, name: str, given: Mapping[str, Any]) -> tuple[s
         return name, given
     why = ""
     if name not in ("allreduce", SHARDED):
-        why = f"--algorithm {name} depends on who has which samples; leave it out"
+        why = f"the result of --algorithm {name} depends on which worker has which samples; leave it out"
     elif task.step is not None:
-        why = "the task has its own step, whose updates come before the other shards are computed; give it a loss instead"
+        why = "the task's own step updates the weights before the other shards are computed; give the task a loss instead"
     elif task.accumulate > 1:
         why = f"each shard is a micro-batch already; leave accumulate {task.accumulate} (--accumulate) out"
     elif given:
-        why = f"the sum of shards has no option {next(iter(given))!r} (--set algorithm.{next(iter(given))}); leave it out"
+        why = f"a training in shards has no option {next(iter(given))!r} (--set algorithm.{next(iter(given))}); leave it out"
     elif task.global_batch < task.shards:
-        why = f"global_batch {task.global_batch} (--global-batch) leaves some of them without a sample; use at least {task.shards}"
+        why = f"global_batch {task.global_batch} (--global-batch) leaves some shards without a sample; use at least {task.shards}"
     if why:
         raise UsageError(f"the training cannot be cut into {task.shards} shards (--shards): {why}")
     return SHARDED, {"num_shards": task.shards}
@@ -43,7 +43,7 @@ def shard_note(task: Task) -> str:
     small, num_large = divmod(task.global_batch, task.shards)
     return (
         f"the batch of {task.global_batch} samples is cut into {task.shards - num_large} shards of {small} and {num_large} of "
-        f"{small + 1} samples; each sample counts alike"
+        f"{small + 1} samples; every sample has the same weight"
     )
 
 
@@ -55,8 +55,8 @@ def lonely_note(task: Task, model: nn.Module, num_samples: int) -> str:
     if not norms or not alone:
         return ""
     return (
-        f"warning: a batch of {alone[0]} samples leaves shards of one sample, from which batch-norm (module {norms[0]}) can learn "
-        "nothing unless each sample has several values; PyTorch refuses it. Take fewer --shards or another --global-batch"
+        f"warning: a batch of {alone[0]} samples leaves shards of one sample, for which PyTorch's batch-norm (module {norms[0]}) "
+        "fails unless each sample has several values; use fewer --shards or another --global-batch"
     )
 
 

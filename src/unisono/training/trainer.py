@@ -154,7 +154,7 @@ class Trainer(TrainerBase):
         text = describe_not_finite(self.comm, self.adapter, stats, portion)
         self.progress.count_skipped()
         if self.goals.on_nan == "stop":
-            self.progress.fail(f"{text}; the run stopped {when}; --on-nan skip --accept-changes would leave such updates out")
+            self.progress.fail(f"{text}; the run stopped {when}. To leave such updates out add --on-nan skip --accept-changes")
         else:
             self._say(f"warning: {text}; the update is left out (--on-nan skip)")
 

@@ -38,7 +38,7 @@ def set_up_algorithm(
     global_batch = resolved.task.global_batch
     if global_batch < roles.num_parts:
         raise UsageError(
-            f"global_batch {global_batch} is smaller than the {roles.num_parts} workers (--global-batch); "
+            f"global_batch {global_batch} is too small for {roles.num_parts} workers (--global-batch); "
             f"use at least {roles.num_parts}, or fewer workers"
         )
     return AlgorithmSetup(name, kind, options, roles, roles.batch(global_batch), replay)

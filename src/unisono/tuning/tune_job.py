@@ -52,7 +52,7 @@ def run_tune_job(config: TuneConfig, num_ranks: int | None, columns: int | None)
     at = current_topology()
     is_alone = at.launcher == "local"
     if num_ranks is not None and not is_alone and num_ranks != at.world_size:
-        raise UsageError(f"{num_ranks} ranks were asked for (-n), but {at.world_size} were started; leave it out")
+        raise UsageError(f"-n {num_ranks} contradicts the launcher, which started {at.world_size} processes; leave out -n")
     num_trials = config.trials or (None if config.joins or (Path(config.out) / ABOUT).exists() else NUM_TRIALS)
     layout = layout_of(
         (1 if num_ranks is None else num_ranks) if is_alone else at.world_size, config.workers, config.parallel_folds, num_trials
@@ -165,7 +165,7 @@ class _CoordinatorProcess:
         store.refresh()
         name = choose_search(config, space, num_trials, self.layout.num_blocks)
         if name != config.search:
-            self._say(f"searches with {name} (--search)")
+            self._say(f"search: {name} (--search)")
         store.record_join(
             {
                 **asdict(self.layout),
@@ -197,7 +197,7 @@ class _CoordinatorProcess:
             search.add_known_trial(trial)
             observer.trial_ended(trial)
         if store.study.trials:
-            self._say(f"resumes {folder}: {describe_counts(store.study)}")
+            self._say(f"resumed {folder}: {describe_counts(store.study)}")
         for text in store.losses:
             self._say(f"warning: {text}")
         wake, woken = socket.socketpair()
@@ -227,7 +227,7 @@ class _CoordinatorProcess:
         finally:
             store.record_leave(reason)
         if coordinator.fatal_reason is not None:
-            raise CannotWrite(f"{coordinator.fatal_reason}; what was finished is in {folder}, and the same command resumes it")
+            raise CannotWrite(f"{coordinator.fatal_reason}; finished trials are in {folder}: run the same command to resume")
         models.remove_weights()
         return self._finish(store, objectives, plan)
 
@@ -253,7 +253,7 @@ class _CoordinatorProcess:
                 elif rank >= 0:
                     coordinator.on_message(rank, message)
             if deadline.stop_requested(stop) and not coordinator.is_stopping:
-                progress.say(f"stops ({stop.reason()}); what runs is saved and given back")
+                progress.say(f"stopping ({stop.reason()}); running trials are saved and go back to the queue")
                 coordinator.stop(stop.reason() or "stop requested")
             coordinator.tick()
             workers.flush()
@@ -262,9 +262,7 @@ class _CoordinatorProcess:
             models.remove_weights()
             progress.draw(coordinator.num_running)
             if not coordinator.formation.blocks:
-                raise TrainingFailed(
-                    f"all blocks are lost; what was finished is in {store.folder}, and the same command resumes it"
-                )
+                raise TrainingFailed(f"all blocks are lost; finished trials are in {store.folder}: run the same command to resume")
 
     def _finish(self, store: Store, objectives: Sequence[Objective], plan: Plan) -> int:
         """Writes the report and the best settings, and prints the outcome; returns the exit code. Refuses if no trial has a
@@ -281,14 +279,14 @@ class _CoordinatorProcess:
         for text in store.losses:
             self._say(f"warning: {text}")
         if (wanted := store.study.num_wanted(about["trials"])) > store.num_trials:
-            self._say(f"this job was asked for {store.num_trials} trials, and the study has {wanted}: unisono tune --join {folder}")
+            self._say(f"this job did up to {store.num_trials} of {wanted} trials; for the others: unisono tune --join {folder}")
         if best is not None:
             self._say(describe_best(folder, best, about, objectives, plan.num_parts))
         if not is_over:
             self._say("run the same command to resume")
             return STOPPED_CODE
         if best is None:
-            raise TrainingFailed(f"no trial of {folder} gave a value; {folder / 'report.html'} has their reasons")
+            raise TrainingFailed(f"no trial of {folder} gave a value; the reasons are in {folder / 'report.html'}")
         return 0
 
     def _own_ranks(self) -> dict[int, tuple[Sequence[int] | None, dict[str, Any]]]:

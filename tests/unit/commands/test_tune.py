@@ -78,7 +78,7 @@ def test_without_options_it_is_plain() -> None:
 
 
 WRONG: Mapping[str, tuple[Sequence[str], str]] = {
-    "no task": ((), "a task file is missing; give TASK.py, or --join a study that is there"),
+    "no task": ((), "the task file is missing; give TASK.py, or --join DIR"),
     "a change without a value": (("x.py", "--set", "lr"), "--set needs NAME=VALUE"),
     "a change twice": (("x.py", "--set", "lr=1", "--set", "lr=2"), "--set lr is given twice; give it once"),
     "a change and its option": (("x.py", "--set", "lr=1", "--lr", "2"), "--lr and --set lr say the same thing; give one of them"),
@@ -104,7 +104,7 @@ def test_what_cannot_be_is_refused(what: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["tune"], "a task file is missing"),
+        (["tune"], "the task file is missing"),
         (["tune", "missing.py"], "missing.py"),
         (["tune", "x.py", "--trails", "3"], "unisono tune does not know '--trails'"),
         (["tune", "x.py", "--folds", "many"], "--folds"),
@@ -162,7 +162,7 @@ def test_a_joining_job_cannot_give_another_task(
 ) -> None:
     make_study(tmp_path, KNOWN)
     assert main(["tune", *argv, "--join", str(tmp_path)]) == 2 and not started
-    assert "--join takes the task and all else from the study; leave TASK.py and --out out" in capsys.readouterr().err
+    assert "--join takes the task and its settings from the study; leave out TASK.py and --out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

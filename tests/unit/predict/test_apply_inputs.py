@@ -39,7 +39,7 @@ def test_inputs_are_changed_as_the_task_changes_its_own_in_its_order(tmp_path: P
 
 def test_changes_of_whole_batches_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
-    with pytest.raises(UsageError, match=r"changes whole batches \(halved\).*--as-is"):
+    with pytest.raises(UsageError, match=r"change whole batches \(halved\).*--as-is"):
         file_inputs([str(tmp_path / "x.npy")], {}, Splits(as_source((X, Y)).map(halved)))
 
 
@@ -50,7 +50,7 @@ def test_bad_inputs_are_reported(tmp_path: Path) -> None:
         file_inputs([str(tmp_path / "x.npy")], {}, None)
     with pytest.raises(UsageError, match="does not exist"):
         file_inputs([str(tmp_path / "y.npy")], {}, None)
-    with pytest.raises(UsageError, match=r"cannot be opened so .*nonsense.*--open"):
+    with pytest.raises(UsageError, match=r"cannot be opened with these options .*nonsense.*--open"):
         file_inputs([str(tmp_path / "x.npz")], {"nonsense": 1}, None)
     with pytest.raises(UsageError, match=r"no test data.*train"):
         split_inputs(Splits((X, Y)), "test")

@@ -24,7 +24,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     path = Path(make_run(tmp_path / "digits", {}))
     with pytest.raises(UsageError, match=r"there is no run directory .*digitz; did you mean .*digits\?"):
         open_run(tmp_path / "digitz")
-    with pytest.raises(UsageError, match=r"no run directory \(it has no config\.json\)"):
+    with pytest.raises(UsageError, match=r"not a run directory \(it has no config\.json\)"):
         open_run(tmp_path)
     with pytest.raises(UsageError, match="it is a file"):
         open_run(path / "config.json")
@@ -47,7 +47,7 @@ def test_missing_weights_are_reported(tmp_path: Path) -> None:
 def test_parts_and_workers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     run = open_run(make_run(tmp_path / "run", {}, split="ab"))
     refuse_idle_workers(359, run.num_samples("test"))
-    with pytest.raises(UsageError, match="360 workers for 359 samples"):
+    with pytest.raises(UsageError, match=r"360 workers .* 359 samples"):
         refuse_idle_workers(360, run.num_samples("test"))
     with pytest.raises(UsageError, match=r"has no unlabelled data.*train, validation, test"):
         run.num_samples("unlabelled")

@@ -24,10 +24,10 @@ def test_columns_are_chosen_by_field_or_renamed_in_order() -> None:
 @pytest.mark.parametrize(
     ("asked", "fields", "message"),
     [
-        (("a", "b"), FIELDS, "there is no 'a'.*there are 3: p0, p1, p2"),
-        (("a=p7",), FIELDS, "there is no 'p7'"),
-        (("p0", "p0"), FIELDS, "two columns have one name"),
-        (("index=p0",), FIELDS, "two columns have one name"),
+        (("a", "b"), FIELDS, "no field 'a'.*p0, p1, p2"),
+        (("a=p7",), FIELDS, "no field 'p7'"),
+        (("p0", "p0"), FIELDS, "two columns have the same name"),
+        (("index=p0",), FIELDS, "two columns have the same name"),
         ((), None, r"several axes; use --out with \.npy or \.h5"),
     ],
 )

@@ -54,9 +54,9 @@ def test_fields_have_names() -> None:
     [
         ("label", ["mse"], [A], "loss \\(mse\\) does not say.*--kind raw"),
         ("label", ["cross_entropy", "bce"], [A, B], "of the runs differs"),
-        ("raw", ["cross_entropy"] * 2, [A, B[:, :2]], "do not fit each other"),
+        ("raw", ["cross_entropy"] * 2, [A, B[:, :2]], "outputs of different shapes"),
         ("scores", ["cross_entropy"], [A], "two classes or one output"),
-        ("raw", ["mse"], [(A, B)], "gives 2 outputs"),
+        ("raw", ["mse"], [(A, B)], "returns 2 outputs"),
         ("labels", ["bce"], [A], "unknown kind.*did you mean 'label'"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_task_file_that_is_gone_can_be_named(run: Path, tmp_path: Path) -> Non
     elsewhere = tmp_path / "moved" / "rebuilt_task.py"
     elsewhere.parent.mkdir()
     (tmp_path / "rebuilt_task.py").rename(elsewhere)
-    with pytest.raises(UsageError, match=r"the task file of .* is gone .*--task"):
+    with pytest.raises(UsageError, match=r"the task file of .* is not there any more .*--task"):
         rebuild_task(open_run(run))
     (tmp_path / "layers.py").rename(elsewhere.parent / "layers.py")
     assert rebuild_task(open_run(run), task_file=str(elsewhere)).model["sizes"] == (5, 7)

@@ -53,7 +53,7 @@ def test_a_piece_that_only_another_host_can_read_is_reported(tmp_path: Path) -> 
     pieces = make_pieces(tmp_path / "out.csv", 100, 10, "work")
     pieces.open()
     do(pieces, 0)
-    with pytest.raises(UsageError, match="file system they share"):
+    with pytest.raises(UsageError, match="shared file system"):
         list(pieces.read())
 
 

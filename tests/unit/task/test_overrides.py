@@ -176,7 +176,7 @@ def test_one_metric_needs_no_tuple() -> None:
         ({"log_every": 0}, "--log-every must be a whole number of at least 1"),
         ({"threads": MAX_THREADS + 1}, f"--threads must be a whole number from 1 to {MAX_THREADS}; received {MAX_THREADS + 1}"),
         ({"threads": "x"}, "--threads must be a whole number"),
-        ({"local_batch": 4, "changes": {"global_batch": 8}}, "say the same thing in two ways"),
+        ({"local_batch": 4, "changes": {"global_batch": 8}}, "--local-batch and --global-batch both set the batch"),
         ({"out": " "}, "--out is empty; name a directory"),
         ({"monitor": "val_loss"}, "--monitor records CPU, GPU and memory; to choose the metric that decides use --best val_loss"),
     ],

@@ -26,14 +26,14 @@ def test_shards_choose_their_algorithm() -> None:
     ("settings", "algorithm", "given", "told"),
     [
         ({"shards": None}, "sharded", {}, "--algorithm sharded needs the number of shards: --shards S"),
-        ({}, "easgd", {}, r"cannot be cut into 8 shards \(--shards\): --algorithm easgd depends on who has which samples"),
-        ({"step": print}, "allreduce", {}, "the task has its own step"),
+        ({}, "easgd", {}, r"cannot be cut into 8 shards \(--shards\): the result of --algorithm easgd depends on which worker"),
+        ({"step": print}, "allreduce", {}, "the task's own step updates"),
         ({"accumulate": 2}, "allreduce", {}, r"each shard is a micro-batch already; leave accumulate 2"),
         (
             {"global_batch": 7},
             "allreduce",
             {},
-            r"global_batch 7 \(--global-batch\) leaves some of them without a sample",
+            r"global_batch 7 \(--global-batch\) leaves some shards without a sample",
         ),
         ({}, "allreduce", {"bucket_mb": 1}, "has no option 'bucket_mb'"),
     ],
@@ -58,7 +58,7 @@ def test_a_number_of_shards_that_is_none(number: Any) -> None:
 def test_sizes_that_differ_are_said() -> None:
     assert shard_note(task()) == shard_note(task(shards=None)) == ""
     assert shard_note(task(global_batch=50, shards=12)) == (
-        "the batch of 50 samples is cut into 10 shards of 4 and 2 of 5 samples; each sample counts alike"
+        "the batch of 50 samples is cut into 10 shards of 4 and 2 of 5 samples; every sample has the same weight"
     )
 
 

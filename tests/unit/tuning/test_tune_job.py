@@ -55,9 +55,9 @@ REFUSED: Mapping[str, tuple[list[str], str]] = {
     ),
     "unknown best": (["best_f1"], "the task does not report 'best_f1'"),
     "the best time": (["best_time_s"], "the task does not report 'best_time_s'"),
-    "direction": (["val_loss:up"], "--metric val_loss:up: after the colon comes max or min; received 'up'"),
-    "no direction": (["val_loss:"], "after the colon comes max or min; received ''"),
-    "direction of time": (["time_s:less"], "after the colon comes max or min; received 'less'"),
+    "direction": (["val_loss:up"], "--metric val_loss:up must end in :max or :min; received 'up'"),
+    "no direction": (["val_loss:"], "must end in :max or :min; received ''"),
+    "direction of time": (["time_s:less"], "must end in :max or :min; received 'less'"),
     "twice": (["val_loss", "val_loss"], "--metric val_loss is given twice; give it once"),
     "twice under two names": (["val_accuracy", "accuracy:min"], "--metric val_accuracy is given twice"),
     "time twice": (["time_s", "val_loss", "time_s:max"], "--metric time_s is given twice"),
@@ -73,7 +73,7 @@ def test_metrics_that_cannot_be(what: str) -> None:
 
 
 def test_a_task_that_reports_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="the task reports nothing by which trials can be compared; name metrics of the task"):
+    with pytest.raises(UsageError, match="the task reports no metric that compares trials; name metrics of the task"):
         objectives_of([], {**ABOUT, "metrics": {}, "monitor": None})
 
 
@@ -122,23 +122,23 @@ def test_a_job_without_ranks_is_refused(monkeypatch: pytest.MonkeyPatch, num_ran
 # ---- how many trials -----------------------------------------------------------------------------------------------------
 
 LINE = Space([Dimension("x", Range(-1.0, 1.0))])
-FIVE = "the grid has 5 points: "
+FIVE = "the grid has 5 points"
 TRIALS: Mapping[str, tuple[Mapping[str, Any], int | None, int, list[str]]] = {
     "a new study": ({}, None, NUM_TRIALS, []),
     "a new study of so many": ({"trials": 7}, None, 7, []),
     "as the study has": ({}, 30, 30, []),
     "the same again": ({"trials": 30}, 30, 30, []),
     "more": ({"trials": 40}, 30, 40, ["the study grows from 30 to 40 trials"]),
-    "fewer": ({"trials": 10}, 30, 10, ["this job works at the first 10 of 30 trials"]),
-    "a grid": ({"search": "grid"}, None, 5, [f"{FIVE}so many trials are made, and not {NUM_TRIALS} (--trials)"]),
-    "a part of a grid": ({"search": "grid", "trials": 2}, None, 2, [f"{FIVE}the first 2 of them are tried (--trials)"]),
+    "fewer": ({"trials": 10}, 30, 10, ["this job works on the first 10 of 30 trials"]),
+    "a grid": ({"search": "grid"}, None, 5, [f"{FIVE}, fewer than --trials {NUM_TRIALS}; all are tried"]),
+    "a part of a grid": ({"search": "grid", "trials": 2}, None, 2, [f"{FIVE}; the first 2 of them are tried (--trials)"]),
     "more of a grid": (
         {"search": "grid", "trials": 9},
         2,
         5,
-        [f"{FIVE}so many trials are made, and not 9 (--trials)", "the study grows from 2 to 5 trials"],
+        [f"{FIVE}, fewer than --trials 9; all are tried", "the study grows from 2 to 5 trials"],
     ),
-    "a grid again": ({"search": "grid"}, 5, 5, [f"{FIVE}all are tried"]),
+    "a grid again": ({"search": "grid"}, 5, 5, [f"{FIVE}; all are tried"]),
 }
 
 

@@ -68,19 +68,22 @@ def read_call_record(path: Path) -> list[str]:
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
-        raise UsageError(f"there is no {path} to repeat (--replay); give the directory of an asynchronous run") from None
+        raise UsageError(f"there is no {path} (--replay); give the directory of an asynchronous run") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read (--replay): {error}") from error
     for number, line in enumerate(lines, 1):
         if line.startswith(REPLAY_BREAK):
             why = line.removeprefix(REPLAY_BREAK)
             raise UsageError(
-                f"this run cannot be repeated (--replay): {why} ({path}, line {number}); give one that was resumed unchanged"
+                f"this run cannot be repeated (--replay): {why} ({path}, line {number}); give a run that was resumed unchanged"
             )
         if not (line.removeprefix(LOST).isdecimal() or line.startswith(STOP)):
-            raise UsageError(f"{path}: line {number} is {line[:40]!r}, which no run writes; the file is damaged")
+            raise UsageError(
+                f"{path} (--replay) is damaged: no run writes a line like {line[:40]!r} (line {number}); copy it again, or give "
+                "another run"
+            )
     if not lines:
-        raise UsageError(f"{path} is empty (--replay): no worker of that run has ever called; give another run")
+        raise UsageError(f"{path} is empty (--replay): no worker of that run ever called the server; give another run")
     return lines
 
 
@@ -88,14 +91,14 @@ def check_numbers(lines: Sequence[str], num_workers: int) -> None:
     """Pure: refuses a record of another number of workers, which would wait for each other for ever."""
     if any(line.startswith(LOST) for line in lines):
         raise UsageError(
-            "workers of the run that is to be repeated (--replay) came and went; give the same --elastic, and all of them are "
-            "virtual ones in this process"
+            "workers joined and left the run to repeat (--replay); give the same --elastic W, and this process simulates "
+            "all of them"
         )
     found = max(int(line.removeprefix(LOST)) for line in lines if not line.startswith(STOP)) + 1
     if found != num_workers:
         raise UsageError(
-            f"the run that is to be repeated (--replay) had {found} workers, and here are {num_workers}; start as many, with the "
-            "same settings"
+            f"the run to repeat (--replay) had {found} workers, this one has {num_workers}; start {found} workers, with the same "
+            "settings"
         )
 
 
@@ -199,10 +202,10 @@ class ReplayServer(Server):
             request = self._server.receive(timeout_s)
         self._num_silences = self._num_silences + 1 if request is None and self._server.all_await_replies() else 0
         if self._num_silences > MOST_SILENCES:
-            wanted = f"worker {self._lines[0]} is next, and it" if self._lines else "it has ended, and nobody"
+            wanted = f"worker {self._lines[0]} is next, but it" if self._lines else "it has ended, and no worker"
             raise TrainingFailed(
-                f"the record that is repeated (--replay) does not lead to an end: {wanted} does not call any more; it is of "
-                "another experiment, or of a run that was killed"
+                f"the recorded order (--replay) does not lead to the end of the run: {wanted} calls the server any more. The "
+                "record is of another experiment, or of a run that was killed; give another run"
             )
         return request
 

@@ -38,21 +38,27 @@ class ServerLayout(Roles):
         if self.servers > 1:
             self._check_servers()
         if self.simulate is not None and self.size > 1:
-            raise UsageError(f"--simulate {self.simulate} runs all workers in one process; start one, not {self.size}")
+            raise UsageError(f"--simulate {self.simulate} runs all workers in one process; you started {self.size}. Start only one")
         if self.elastic is not None and self.replays and self.size > 1:
-            raise UsageError(f"--elastic with --replay repeats a run in one process; start one, not {self.size}")
+            raise UsageError(f"--elastic with --replay repeats a run in one process; you started {self.size}. Start only one")
         if self.elastic is not None and (self.size > 1 or self.group > 1 or self.simulate is not None):
-            raise UsageError("--elastic starts single workers that come and go; leave out --group and --simulate")
+            raise UsageError(
+                "with --elastic each worker is one process that joins by itself; leave out --group and --simulate, and start only "
+                "one process"
+            )
         if self.simulate is not None and self.group > 1:
             raise UsageError("--group needs real processes; leave it out of a simulation (--simulate)")
         if self.size == 1 and self.group > 1:
-            raise UsageError(f"--group {self.group} needs a server and {self.group} processes for each worker; start more (-n)")
+            raise UsageError(
+                f"--group {self.group} needs at least {1 + self.group} processes, a server and {self.group} for each worker; you "
+                f"started 1. Use -n {1 + self.group}"
+            )
         if self.num_others % self.group:
             low = self.num_others // self.group * self.group + self.servers
             fit = f"{low} or {low + self.group}" if low > self.servers else str(low + self.group)
             servers = "one server" if self.servers == 1 else f"{self.servers} servers"
             raise UsageError(
-                f"{self.size} processes are {servers} and {self.num_others} others, which cannot be divided into groups of "
+                f"{self.size} processes are {servers} and {self.num_others} for workers, which cannot be divided into groups of "
                 f"{self.group} (--group); start {fit}"
             )
 
@@ -63,8 +69,8 @@ class ServerLayout(Roles):
                 raise UsageError(f"--servers {self.servers} needs processes that all start together; leave out {option}")
         if self.size <= self.servers:
             raise UsageError(
-                f"--servers {self.servers} and at least one worker are {self.servers + self.group} processes; there "
-                f"{'is' if self.size == 1 else 'are'} {self.size}, start more (-n)"
+                f"--servers {self.servers} needs at least {self.servers + self.group} processes; you started {self.size}. Use "
+                f"-n {self.servers + self.group}, or fewer --servers"
             )
 
     @property

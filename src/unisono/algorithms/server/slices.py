@@ -132,7 +132,7 @@ class SlicedCaller(Caller):
         first = replies[0]
         if any(reply.kind != first.kind for reply in replies):
             kinds = ", ".join(str(reply.kind) for reply in replies)
-            raise CommError(f"the servers do not agree on what comes next: they said {kinds}")
+            raise CommError(f"the servers disagree on what a worker does next: they answered with kinds {kinds}")
         if first.vector is None or first.vector.dtype != self._joined.dtype:
             return first
         for server, reply in enumerate(replies):

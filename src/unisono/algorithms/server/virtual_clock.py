@@ -20,11 +20,11 @@ _SPEED, _COMPUTE, _THERE, _BACK = range(4)
 class VirtualClock:
     """How long things take with `--simulate`, in virtual seconds."""
 
-    compute_s: float = option(0.1, "one batch, on a worker of middle speed", least=0)
-    network_s: float = option(0.001, "one message, one way", least=0)
-    server_s: float = option(0.0001, "the server's work on one call", least=0)
-    speeds: float = option(0.1, "how much workers differ: standard deviation of the logarithm of their speeds, which stay", least=0)
-    jitter: float = option(0.1, "how much single batches and messages differ, likewise", least=0)
+    compute_s: float = option(0.1, "time of one batch, on a worker of average speed", least=0)
+    network_s: float = option(0.001, "time of one message, one way", least=0)
+    server_s: float = option(0.0001, "time in which the server handles one call", least=0)
+    speeds: float = option(0.1, "how much the speeds of workers differ: standard deviation of their logarithm", least=0)
+    jitter: float = option(0.1, "how much the times of batches and messages vary: standard deviation of their logarithm", least=0)
 
     def __post_init__(self) -> None:
         for name in ("compute_s", "network_s", "server_s", "speeds", "jitter"):

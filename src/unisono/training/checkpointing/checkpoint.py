@@ -78,7 +78,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int) -> None:
         if keep < 1:
-            raise UsageError(f"cannot keep {keep} checkpoints; keep at least 1")
+            raise UsageError(f"cannot keep {keep} checkpoints (--keep); keep at least 1")
         self.folder = folder
         self.keep = keep
         self._steps = StepFolders(folder)
@@ -125,8 +125,8 @@ class Checkpoints:
             self._bests = () if best is None else (_Best(step, snapshot.best_version, path / BEST, best),)
             return Loaded(path, snapshot, made_by, tuple(damaged))
         if damaged:
-            remedy = "put a good copy there, or start over with --fresh, which keeps this run aside"
-            raise UsageError(f"no checkpoint in {self.folder} is good: {'; '.join(damaged)}. Now {remedy}")
+            remedy = "Put an undamaged copy there, or start over with --fresh, which moves this run aside"
+            raise UsageError(f"no checkpoint in {self.folder} is usable: {'; '.join(damaged)}. {remedy}")
         return None
 
     def _write_best(self, file: Path, snapshot: Snapshot, best: Mapping[str, Tensor]) -> FileDigest:
@@ -170,11 +170,11 @@ def _load_checkpoint(path: Path, step: int) -> tuple[Snapshot, Mapping[str, Any]
     manifest = read_manifest(path)
     if manifest["format"] != FORMAT:
         raise OtherFormat(
-            f"{path} is of format {manifest['format']}, and this version of Unisono knows only {FORMAT}; use the version that "
+            f"{path} has format {manifest['format']}, and this version of Unisono reads only {FORMAT}; use the version that "
             f"wrote it ({manifest['made_by'].get('versions', {}).get('unisono', 'not known')}), or start over with --fresh"
         )
     if manifest["step"] != step:
-        raise DamagedFolder(f"it is of step {manifest['step']}, whatever its name says")
+        raise DamagedFolder(f"it is of step {manifest['step']}, but its name says step {step}")
     best = manifest["files"].get(BEST)
     snapshot = Snapshot(
         step,

@@ -114,8 +114,8 @@ class Restored:
             adapter.restore(self._held)
         except (RuntimeError, ValueError, KeyError) as error:  # so torch says that a state is of another model
             raise UsageError(
-                f"the checkpoint is not of this model or optimiser: {' '.join(str(error).split())}; undo the change, or start over "
-                "with --fresh (--init-from takes the weights of another run)"
+                f"the checkpoint does not fit this model or optimiser: {' '.join(str(error).split())}; undo the change, or start "
+                "over with --fresh (--init-from FILE takes the weights of another run)"
             ) from error
         if self._held["statistics"] is not None:
             each = self._held["statistics"]
@@ -153,13 +153,13 @@ class Restored:
         found = []
         if MERGED in self._held:
             found.append(
-                f"warning: the {self._held[MERGED]} workers before had weights and optimisers of their own; now all begin with the "
-                "mean of their weights and the optimiser state of the first"
+                f"warning: the checkpoint has the weights and optimiser states of {self._held[MERGED]} workers; all workers now "
+                "start from the mean of the weights and the optimiser state of the first"
             )
         so_far = self.so_far(comm) if mid_epoch else None
         if so_far is not None and so_far.unsaved_metrics:
             names = ", ".join(so_far.unsaved_metrics)
-            found.append(f"warning: {names} (TorchMetrics) of the epoch in hand will be of its rest only; they are not kept")
+            found.append(f"warning: {names} (TorchMetrics) will cover only the rest of this epoch, as checkpoints do not hold them")
         return found
 
 

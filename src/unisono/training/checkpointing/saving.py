@@ -134,7 +134,7 @@ class Saving:
         self._is_requested = False
         self._next_s = monotonic() + (self.interval.seconds or float("inf"))
         if not self.writer.wait(None if is_last else LONGEST_WAIT_S):
-            self.say(f"warning: the checkpoint before is not on the disk yet; the one of step {step} is left out")
+            self.say(f"warning: the previous checkpoint is still being written; that of step {step} is skipped")
             return
         self._report_failures()
         plain, tensors = state

@@ -43,7 +43,10 @@ def assemble(
     device = compute_device(options.device, comm, task.shards is not None)
     setup = set_up_algorithm(resolved, algorithm_name, comm.size, options.layout, options.replay)
     if task.step is not None and task.accumulate > 1:
-        raise UsageError(f"accumulate {task.accumulate} has no effect on a task's own step, which sees its whole part")
+        raise UsageError(
+            f"accumulate {task.accumulate} (--accumulate) has no effect with the task's own step, which gets a worker's whole part "
+            "of the batch; leave it out"
+        )
     splits = make_splits(resolved)
     model = make_model(resolved, device)
     if task.shards is not None:
@@ -158,7 +161,7 @@ def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: st
     if monitor is not None and monitor not in known and metric_name("val_", monitor) in known:
         monitor = metric_name("val_", monitor)
     if monitor is not None and monitor not in known:
-        raise UsageError(f"monitor {monitor!r} of the task is no metric of it; known: {', '.join(known)}")
+        raise UsageError(f"the task has no metric {monitor!r} (monitor, --best); known: {', '.join(known)}")
     if splits.validation is None:
         wanted = [name for name in ("monitor", "target", "patience") if getattr(task, name) is not None]
         if wanted:
@@ -167,7 +170,7 @@ def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: st
     if not known:
         wanted = [one for one in ("target", "patience") if getattr(task, one) is not None]
         if wanted:
-            raise UsageError(f"{wanted[0]} of the task needs a metric or a loss to judge the epochs by; name metrics of the task")
+            raise UsageError(f"{wanted[0]} of the task needs a metric or a loss that compares epochs; name metrics of the task")
         return Goals(task.epochs, None, on_nan=on_nan)
     name = monitor or next(iter(known))
     return Goals(task.epochs, name, known[name], task.target, task.patience, on_nan)

@@ -85,7 +85,9 @@ class FrontEnd(ABC):
         if not isinstance(task.optimizer, Mapping):
             return {"": trainable(model)}
         if task.step is None:
-            raise UsageError("several optimizers need the task's own step (step=...), which says which of them learns from what")
+            raise UsageError(
+                "several optimizers need the task's own step (step=...), which says which losses each of them minimises"
+            )
         children = {name for name, _ in model.named_modules() if name}
         for name in task.optimizer:
             if name not in children:
@@ -93,7 +95,7 @@ class FrontEnd(ABC):
         parts = {name: [one for one in trainable(model) if one[0].startswith(f"{name}.")] for name in task.optimizer}
         taken = [name for part in parts.values() for name, _ in part]
         if len(set(taken)) < len(taken):
-            raise UsageError(f"the optimizers of the task ({', '.join(parts)}) share parameters; give each modules of its own")
+            raise UsageError(f"the optimizers of the task ({', '.join(parts)}) share parameters; give each its own modules")
         return parts
 
     def try_losses(self, adapter: TorchAdapter, splits: Splits, metrics: Sequence[Metric]) -> None:

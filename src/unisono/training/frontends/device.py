@@ -19,13 +19,16 @@ def compute_device(requested: str, comm: Communicator, in_shards: bool) -> torch
         raise UsageError(f"--device must be auto, cpu, cuda or cuda:NUMBER; received {requested!r}")
     if requested == "cpu" or comm.device.type == "cuda":
         if torch.device(requested).type != comm.device.type:
-            raise UsageError(f"--device {requested} cannot be used with engine {comm.engine}, which is for GPUs; give --engine too")
+            raise UsageError(
+                f"--device {requested} cannot be used with engine {comm.engine}, which is for GPUs; leave --device out, or give "
+                "another --engine, e.g. gloo"
+            )
         return comm.device
     if not torch.cuda.is_available():
         raise UsageError(f"--device {requested}: PyTorch finds no GPU here; install its CUDA build, or leave --device out")
     if not in_shards:
         raise UsageError(
-            f"--device {requested} with engine {comm.engine}: only trainings in shards (--shards) are reduced through the host's "
-            "memory; leave --device out, and with one process for each GPU they are used through NCCL"
+            f"--device {requested} works with engine {comm.engine} only in shards (--shards); leave --device out, and start one "
+            "process for each GPU, so that NCCL is used"
         )
     return torch.device("cuda", torch.device(requested).index or 0)

@@ -24,7 +24,7 @@ def make_splits(resolved: ResolvedTask) -> Splits:
     found = resolved.task.data(**resolved.data)
     if not isinstance(found, Splits):
         raise UsageError(
-            f"data of the task must give un.Splits(train=..., validation=..., test=...); it gave {_kind_of_value(found)}"
+            f"data of the task must return un.Splits(train=..., validation=..., test=...); it returned {_kind_of_value(found)}"
         )
     return apply_division(found, resolved.division)
 
@@ -34,8 +34,8 @@ def make_model(resolved: ResolvedTask, device: torch.device) -> nn.Module:
     task = resolved.task
     if isinstance(task.model, nn.Module) or is_keras(task.model):
         raise UsageError(
-            f"model of the task is a {type(task.model).__name__} that is made already; give the function that makes it, "
-            "e.g. model=lambda: Net(), so that the seed decides its weights"
+            f"model of the task is an instance of {type(task.model).__name__}; give the function that makes it, e.g. "
+            "model=lambda: Net(), so that the seed decides its weights"
         )
     if is_keras_loaded():
         from unisono.model.keras.backends import prepare_backend
@@ -55,11 +55,11 @@ def make_model(resolved: ResolvedTask, device: torch.device) -> nn.Module:
         model = make_replica(model)
     if is_keras_module(model) and device.type == "cuda" and not model.backend.takes_cuda:
         raise UsageError(
-            "Keras on TensorFlow or JAX learns through the memory of the host here; give --engine shm (or gloo, mpi), or run Keras "
-            "on torch (KERAS_BACKEND=torch) to keep the vectors on the GPU"
+            "Keras on TensorFlow or JAX exchanges gradients through the memory of the host; use --engine shm, gloo or mpi (not "
+            "nccl), or run Keras on torch (KERAS_BACKEND=torch)"
         )
     if not isinstance(model, nn.Module):
-        raise UsageError(f"model of the task must give a torch.nn.Module or a Keras model; it gave {_kind_of_value(model)}")
+        raise UsageError(f"model of the task must return a torch.nn.Module or a Keras model; it returned {_kind_of_value(model)}")
     if task.step is None and is_lightning(model):
         from unisono.model.lightning.module import set_up
 

@@ -57,14 +57,16 @@ class KerasFrontEnd(FrontEnd):
         """Compiles the model if it is not compiled, and builds loss and metrics with the first samples."""
         task = self.task
         if task.step is not None:
-            raise UsageError("a task's own step computes with torch modules; a Keras model says its loss in compute_loss")
+            raise UsageError(
+                "the task's own step (step=...) needs a torch module; define the loss of a Keras model in its compute_loss"
+            )
         if task.precision != "float32":
             raise UsageError(
-                f"precision {task.precision!r} is for torch modules; a Keras model says it itself: "
+                f"precision {task.precision!r} (--precision) has no effect with a Keras model; leave it out, and call "
                 "keras.config.set_dtype_policy('mixed_bfloat16')"
             )
         if task.loss_options:
-            raise UsageError("loss_options go with the losses of torch models; give a loss of Keras, with its options in it")
+            raise UsageError("loss_options has no effect with a Keras model; give the options to the Keras loss itself")
         first_outputs(self.model, source, device, "the data")
         compile_as(self.module, task.loss, [metric for metric in task.metrics if _is_of_keras(metric)])
         inputs, targets, _ = split_batch(first_samples(source, self.model, device))
@@ -111,7 +113,7 @@ def refuse_constraints(module: KerasModule) -> None:
     for variable in module.pure.trainable:
         if variable.constraint is not None:
             raise UsageError(
-                f"the constraint of {variable.path} is kept by optimizers of Keras only; compile the model with one, "
+                f"only optimizers of Keras apply the constraint of {variable.path}; compile the model with one, "
                 "e.g. keras.optimizers.SGD(0.01)"
             )
 

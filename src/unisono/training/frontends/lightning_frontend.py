@@ -39,7 +39,7 @@ class LightningFrontEnd(FrontEnd):
             if getattr(self.task, name) not in (None, {}):
                 raise UsageError(
                     f"{name} of the task has no effect: {self._type_name} is a LightningModule, whose training_step and "
-                    f"configure_optimizers say it; leave {name} out, or make it an argument of model (--set model.NAME=VALUE)"
+                    f"configure_optimizers decide it; leave {name} out, or make it an argument of model (--set model.NAME=VALUE)"
                 )
         return self.task
 
@@ -56,7 +56,7 @@ class LightningFrontEnd(FrontEnd):
         for stage, source in ((VALIDATION, splits.validation), (TEST, splits.test)):
             if source is not None and evaluation_step(self.model, stage) is None and not body.with_outputs:
                 raise UsageError(
-                    f"there are {stage} data and {self._type_name} has no validation_step; write it, name metrics of the task, "
+                    f"there are {stage} data, but {self._type_name} has no validation_step; write one, name metrics of the task, "
                     f"or leave the {stage} data out of un.Splits"
                 )
         if splits.validation is None:
@@ -72,7 +72,9 @@ class LightningFrontEnd(FrontEnd):
         found = {} if seen.loss_sum is None else {"val_loss": False}
         found |= {metric_name("val_", name): not is_error(name) for name in logged}
         if not found and not body.with_outputs:
-            raise UsageError(f"validation_step of {self._type_name} returns no loss and logs nothing; do one of them")
+            raise UsageError(
+                f"validation_step of {self._type_name} returns no loss and logs nothing; return a loss, or log a metric"
+            )
         return found
 
     def train_metrics(self, metrics: Sequence[Metric]) -> Sequence[Metric]:  # noqa: ARG002

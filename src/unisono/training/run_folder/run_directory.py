@@ -194,7 +194,7 @@ class RunDirectory:
         try:
             there = json.loads(self.config.read_text())
         except ValueError as error:
-            raise AnotherRun(f"{self.config} is no JSON ({error}); give another --out, or --fresh to start over") from error
+            raise AnotherRun(f"{self.config} is not valid JSON ({error}); give another --out, or --fresh to start over") from error
         found = list(differences(_comparable_part(there), _comparable_part(as_json(config))))
         if _num_epochs(there) < _num_epochs(config):  # more of the same
             found = [one for one in found if not one.startswith("settings.epochs ")]
@@ -299,7 +299,7 @@ def _describe_holder(text: bytes) -> str:
         known = json.loads(text)
         return f"process {known['pid']} on {known['host']}"
     except (ValueError, KeyError, TypeError):
-        return "a process that has not said who it is"
+        return "an unknown process"
 
 
 def _shorten(value: Any) -> str:

@@ -82,11 +82,11 @@ def open_run_output(config: TrainConfig, parts: TrainingParts, record: Mapping[s
         checkpoints = Checkpoints(directory.checkpoints, config.keep)
         finished = None if directory.changes else _read_finished(directory, parts.task.epochs)
         loaded = None if finished is not None else checkpoints.newest()
-        notes = [f"warning: {one}; the one before is used" for one in loaded.damaged] if loaded is not None else []
+        notes = [f"warning: {one}; the checkpoint before it is used" for one in loaded.damaged] if loaded is not None else []
         notes += [f"accepted change: {one}" for one in directory.changes]
         if loaded is not None:
             notes += [
-                f"warning: {one}; the end will be {_effect_on_result(one, parts)}"
+                f"warning: {one}; the result will {_effect_on_result(one, parts)}"
                 for one in _changed_conditions(loaded.made_by, about)
             ]
         elif directory.metrics.exists() and finished is None:
@@ -119,9 +119,9 @@ def _changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Se
 def _effect_on_result(difference: str, parts: TrainingParts) -> str:
     """Pure: what a change since an earlier attempt means for the result of a run."""
     if parts.algorithm.depends_on_call_order:
-        return "another anyway, as the order of calls decides it"
+        return "differ in any case, as it depends on the order of calls"
     is_another = parts.algorithm.has_own_replicas and difference.startswith("workers ")
-    return "another, as workers learn by themselves" if is_another else "the same only to rounding"
+    return "differ, as workers learn by themselves" if is_another else "be the same only up to rounding"
 
 
 def _read_finished(directory: RunDirectory, num_epochs: int) -> Mapping[str, Any] | None:

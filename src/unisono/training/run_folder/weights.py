@@ -97,7 +97,7 @@ def initialise(model: nn.Module, path: Path, *, strict: bool = True, place: str 
     if strict and not found.is_exact:
         raise UsageError(f"{path} does not fit the model ({place}): {found.describe()}. Give weights that fit")
     if not found.loaded:
-        raise UsageError(f"{path} has nothing for the model ({place}): {found.describe()}")
+        raise UsageError(f"{path} has no weights of the model ({place}): {found.describe()}. Give weights that fit")
     model.load_state_dict({name: tensors[name] for name in found.loaded}, strict=False)
     return found
 
@@ -140,8 +140,8 @@ def _load_torch(path: Path) -> dict[str, Tensor]:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UsageError(
-            f"{path} holds more than weights, which could run any program ({str(error).splitlines()[0]}); "
-            "save model.state_dict() with torch.save or safetensors"
+            f"{path} holds Python objects besides tensors, and loading them could run any program "
+            f"({str(error).splitlines()[0]}); save only model.state_dict(), with torch.save or safetensors"
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]

@@ -50,7 +50,9 @@ def write_join_info(directory: Path, config: TrainConfig) -> None:
     try:
         text = json.dumps(held, indent=1)
     except TypeError as error:
-        raise UsageError(f"a worker that joins cannot be told the changes of the task: {error}; use plain values") from error
+        raise UsageError(
+            f"the changes of the task (--set) cannot be sent to workers that join: {error}; use plain values"
+        ) from error
     draft = directory / f".{JOIN_FILE}"
     draft.write_text(text)
     draft.replace(directory / JOIN_FILE)
@@ -105,7 +107,10 @@ def join(directory: Path, *, say: Say, threads: int | None = None, device: str =
                 except UnknownWorker:
                     num_done += worker.num_steps
                     replica.reset(start)
-                    say(f"warning: the server does not know worker {number} any more; what it had in hand is lost, it joins again")
+                    say(
+                        f"warning: the server no longer knows worker {number}; its unfinished batches are lost here, and it "
+                        "joins again"
+                    )
                     continue
                 except WorkerLeft:
                     say("stop requested; left the run")

@@ -24,9 +24,7 @@ def check_same_experiment(replay: Path, record: Mapping[str, Any]) -> None:
     there, here = _comparable_part(json.loads(beside.read_text())), _comparable_part(as_json(record))
     found = "; ".join(differences(there, here))
     if found:
-        raise UsageError(
-            f"the run that is to be repeated (--replay {replay}) was another experiment: {found}; give the same settings"
-        )
+        raise UsageError(f"the run to repeat (--replay {replay}) was another experiment: {found}; give the same settings")
 
 
 def _comparable_part(record: Mapping[str, Any]) -> dict[str, Any]:

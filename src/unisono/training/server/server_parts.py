@@ -68,7 +68,8 @@ def _check_servers(algorithm: ServerAlgorithm, name: str, task: Task) -> None:
         what = f"--algorithm {name}" if algorithm.needs_whole else f"clip_norm {task.clip_norm}"
         remedy = "use one server" if algorithm.needs_whole else "use one server, or leave clip_norm out"
         raise UsageError(
-            f"{what} needs a norm of the whole vector, of which each of {num_servers} servers has a slice (--servers); {remedy}"
+            f"{what} needs the norm of the whole vector, but each of the {num_servers} servers has only a slice of it (--servers); "
+            f"{remedy}"
         )
     part = algorithm.adapter.parts[""]
     SliceLayout.of(next(iter(part.values.values())), num_servers)

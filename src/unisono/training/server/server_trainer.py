@@ -41,7 +41,7 @@ from unisono.training.trainer_base import TrainerBase, shown_lr
 
 CONNECTION_FILE = "exchange.json"
 """File in the run directory with the server's address and keys, readable by the user only (comm/exchange/zmq_keys.py)."""
-OTHER_WORKERS = "it went on with other workers"
+OTHER_WORKERS = "it was resumed with other workers"
 STATE_FACTOR, STATE_BYTES = 8, 64 * 2**20
 """Limit of a worker's state: so many times the size of its weights, and so many bytes more."""
 
@@ -177,7 +177,7 @@ class ServerTrainer(TrainerBase):
             silence_s=settings.silence_s,
             say=self.tell,
         )
-        self.tell(f"waiting for workers at {server.open()}: unisono join {call_record.parent}")
+        self.tell(f"waiting for workers at {server.open()}; to add one: unisono join {call_record.parent}")
         return server
 
     def _follow(self, server: Server, replica: Replica, ends: Ends) -> None:
@@ -267,8 +267,8 @@ class ServerTrainer(TrainerBase):
             is_finite = self.adapter.apply_gradients(self.settings(model.step)[""], 1.0, uses)
             if not is_finite and self.algorithm.layout.servers > 1:
                 raise TrainingFailed(
-                    "a sum of gradients is not finite at one server of several, which alone cannot leave it out (--servers); lower "
-                    "the learning rate, or use one server"
+                    "a sum of gradients is not finite at one of several servers, and a server alone cannot skip an update "
+                    "(--servers); lower the learning rate, or use one server"
                 )
 
         if not self.algorithm.layout.is_virtual:
@@ -298,8 +298,8 @@ class ServerTrainer(TrainerBase):
         replay_break = self._resume_service(left, service, ends)
         if replay_break == OTHER_WORKERS:
             self.tell(
-                "warning: the workers are others than before; they begin with the server's weights, and what those had is dealt "
-                "out again"
+                "warning: the workers are not those of the checkpoint; they start from the server's weights, and unfinished "
+                "batches are assigned again"
             )
         return Resumed(int(left["num_lines"]), replay_break, pending)
 
@@ -312,7 +312,7 @@ class ServerTrainer(TrainerBase):
             step = self.progress.epoch * self._units_per_epoch
             self.progress.follow_server(step, self._units_per_epoch)
             ledger.skip_to(step)
-            return "it went on with other batches"
+            return "it was resumed with other batches"
         if layout.elastic is None:
             callers: Collection[int] = range(layout.num_workers)
         else:
@@ -324,7 +324,7 @@ class ServerTrainer(TrainerBase):
         if not service.restore(saved, callers) or came_and_went:
             return OTHER_WORKERS
         has_ended = not (ledger.leases or ledger.returned or ledger.is_over)
-        return "it went on after its end, with more epochs" if has_ended else ""
+        return "it was resumed after its end, with more epochs" if has_ended else ""
 
     @property
     def _units_per_epoch(self) -> int:

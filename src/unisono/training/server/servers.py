@@ -98,7 +98,7 @@ class LeadingService(Service):
         self.part.set_full_state({})
 
     def lose(self, caller: int) -> int:
-        raise CommError(f"worker {caller} is lost, and the other servers cannot be told so")
+        raise CommError(f"worker {caller} is lost, and the other servers cannot be informed")
 
     def show(self) -> None:
         (whole,) = self.part.values.values()

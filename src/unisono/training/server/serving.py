@@ -96,7 +96,7 @@ class Serving:
             self._count_update(applied)
         if isinstance(self.server, ReplayServer) and self.server.is_past_end and not self._is_past_end:
             self._is_past_end = True
-            self.trainer.tell("warning: the record that is repeated (--replay) ends here; calls now come in an order of their own")
+            self.trainer.tell("warning: the recorded order (--replay) ends here; calls are now served as they come")
 
     def _handle_loss(self, caller: int, how: str) -> None:
         """Takes a lost worker out: its batches are dealt out again, and a round that waited only for it is applied."""
@@ -104,7 +104,7 @@ class Serving:
             return
         self._record_line(f"{LOST}{caller}")
         num = self.service.lose(caller)
-        self.trainer.tell(f"warning: worker {caller} {how}; {num} of its batches are dealt out again")
+        self.trainer.tell(f"warning: worker {caller} {how}; {num} of its batches are assigned again")
         for applied in self.service.apply_round():
             self._count_update(applied)
 
@@ -150,7 +150,7 @@ class Serving:
         what = f"the loss or gradient of worker {applied.lease.worker} is not finite (its batches began with samples {shown})"
         trainer.progress.count_skipped(applied.stats.num_not_finite)
         if trainer.goals.on_nan == "stop":
-            trainer.progress.fail(f"{what}; the run stopped; --on-nan skip --accept-changes would leave such updates out")
+            trainer.progress.fail(f"{what}; the run stopped. To leave such updates out add --on-nan skip --accept-changes")
         else:
             trainer.tell(f"warning: {what}; the update is left out (--on-nan skip)")
 
@@ -275,7 +275,9 @@ class Serving:
         elif self._is_last or not service.can_save:
             return
         elif not (self._stop_is_recorded or self._lets_save):  # a stop was requested where the recorded run had none
-            trainer.tell("warning: the recorded order lets no state be saved here; the same command repeats more of it")
+            trainer.tell(
+                "warning: the recorded order (--replay) allows no checkpoint here; the same command resumes from an earlier one"
+            )
             assert isinstance(self.server, ReplayServer)
             self.server.give_up()
             service.end()

@@ -95,9 +95,9 @@ def _method_rows(about: Mapping[str, Any]) -> list[str]:
     if (num := about.get("repeats") or 1) > 1:
         found.append(f"{num} random starts each")
     if num := about.get("workers"):
-        found.append(f"{_with_plural(num, 'worker')} a model")
+        found.append(f"{_with_plural(num, 'worker')} per model")
     if num := len(about.get("accepted") or ()):
-        found.append(f"files of the task were changed {_with_plural(num, 'time')} meanwhile (--accept-changes)")
+        found.append(f"files of the task changed {_with_plural(num, 'time')} during the study (--accept-changes)")
     return found
 
 
@@ -115,14 +115,14 @@ def _tiles(
     wanted = study.num_wanted(about.get("trials") or 0)
     tiles = [(f"{len(study.trials)}{f' of {wanted}' if wanted else ''} trials", ", ".join(said) or "none yet")]
     if len(objectives) > 1:
-        tiles.append((_with_plural(len(best), "trial"), "on the front: none is better in all objectives"))
+        tiles.append((_with_plural(len(best), "trial"), "on the front: no other trial is better in all objectives"))
     elif best:
         over = "" if spread_over_parts(best[0]) is None else "; ± is the standard deviation over its trainings"
         tiles.append((_with_spread(best[0]), f"best {objectives[0].metric}, trial {best[0].number}{over}"))
     else:
         tiles.append((DASH, "no complete trial has a value yet"))
     whole_s, there_s = wall_s(blocks)
-    away = "" if there_s > 0.95 * whole_s else f"; a job was there for {duration(there_s)}"
+    away = "" if there_s > 0.95 * whole_s else f"; a job was running for {duration(there_s)}"
     return [*tiles, (duration(whole_s), f"wall time{away}"), (_hours(sum(span.worker_s for span in spans)), "worker-hours spent")]
 
 
@@ -163,7 +163,11 @@ def _without_outliers(trials: Sequence[Trial], objective: Measure) -> list[Trial
 def _importance(study: Study, settings: Sequence[Setting], objective: Measure) -> str:
     """Returns the drawing of how much each setting explains of the variance of an objective."""
     shares = importances(ranked_trials(study, objective), settings, objective.place)
-    return bars(shares, f"Share of the variance of {objective.metric} explained", "too few trials have it, or all have the same")
+    return bars(
+        shares,
+        f"Share of the variance of {objective.metric} explained",
+        "too few trials have this setting, or all have the same value",
+    )
 
 
 def _slices(study: Study, trials: Sequence[Trial], settings: Sequence[Setting], objective: Measure) -> list[str]:
@@ -198,9 +202,9 @@ def _folds(study: Study, objective: Measure) -> Mapping[str, Any] | None:
 
 def _sources(found: Components) -> Iterator[tuple[str, ...]]:
     """Rows of the table that says where the variance comes from."""
-    mixed = "trial on fold: settings that suit one fold more" + ("" if found.starts is not None else ", and the random start")
+    mixed = "trials on folds: settings that suit some folds better" + ("" if found.starts is not None else ", and the random start")
     rows = [
-        ("trials: what the search is after", found.trials),
+        ("trials: the differences that a search looks for", found.trials),
         ("folds: easier or harder for all trials alike", found.folds),
         (mixed, found.trials_on_folds),
         ("random starts within a fold", found.starts),

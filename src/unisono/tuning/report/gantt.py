@@ -73,7 +73,7 @@ def gantt(blocks: Sequence[Block]) -> str:
     time, bottom = _Time(blocks), TOP + height * len(blocks)
     drawn = list[str]()
     for (_, end), (begin, _) in pairwise(time.stretches):
-        about = f"nobody was at work for {duration(begin - end)}"
+        about = f"no job was running for {duration(begin - end)}"
         drawn.append(element("rect", title(about), x=time.place(end), y=TOP, width=time.cut, height=bottom - TOP, cls="cut"))
     last = -1e9
     for x, text in time.ticks():

@@ -47,7 +47,7 @@ def parallel(trials: Sequence[Trial], settings: Sequence[Setting], objectives: S
             "way grey" if rank < 0 else "way first" if rank + 1 == len(complete) else "way",
         )
         lines.append(element("path", about, d=path_through(xs, places), cls=cls, style=style, data_t=trial.number))
-    about = f"The settings of {len(trials)} trials and what they gave, one line a trial over {', '.join(names)}"
+    about = f"The settings and results of {len(trials)} trials, one line for each over {', '.join(names)}"
     most = int((width - LEFT - RIGHT) / max(1, len(names) - 1) / BOLD)
     drawn = [_drawn_axis(x, name, axis, most) for x, name, axis in zip(xs, names, axes, strict=True)]
     return picture(width, BOTTOM + 18, about, *lines, *drawn)

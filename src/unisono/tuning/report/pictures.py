@@ -43,7 +43,7 @@ def hint(trial: Trial, objectives: Sequence[Measure], *more: str) -> str:
         if value is not None:
             said.append(f"{one.metric} {number_text(value)}{'' if spread is None else f' ± {number_text(spread, 2)}'}")
         elif trial.state == COMPLETE:
-            said.append(f"{one.metric} is no number")
+            said.append(f"{one.metric} is not a number")
     reason = trial.result.reason.strip().partition("\n")[0][:200] if trial.result is not None else ""
     return "\n".join((*said, *((reason,) if reason else ()), *more))
 
@@ -137,7 +137,7 @@ def pareto(trials: Sequence[Trial], objectives: Sequence[Measure], front: Sequen
     return picture(
         width,
         bottom + 42,
-        f"{first.metric} against {second.metric}: {len(front)} of {len(trials)} trials are better than all others in some way",
+        f"{first.metric} against {second.metric}: {len(front)} of {len(trials)} trials are on the front",
         y_axis(y, left, x.stop, str(second)),
         x_axis(x, bottom, str(first)),
         element("path", d=path, cls="best") if path else "",

@@ -26,8 +26,8 @@ def describe_grid(space: Space, trials: int) -> str:
     num = sum(1 for _ in islice(_points(space, 0, {}), MOST_COUNTED + 1))
     many = f"{num} point{'s' * (num != 1)}" if num <= MOST_COUNTED else f"more than {MOST_COUNTED} points"
     if num < trials:
-        return f"the grid has {many}: so many trials are made, and not {trials} (--trials)"
-    return f"the grid has {many}: " + ("all are tried" if num == trials else f"the first {trials} of them are tried (--trials)")
+        return f"the grid has {many}, fewer than --trials {trials}; all are tried"
+    return f"the grid has {many}; " + ("all are tried" if num == trials else f"the first {trials} of them are tried (--trials)")
 
 
 def _points(space: Space, place: int, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -52,8 +52,8 @@ def make_pruner(optuna: Any, prune: str, num_steps: int) -> Any:
     if prune == "wilcoxon":
         if num_steps < LEAST_PAIRS:
             raise UsageError(
-                f"--prune wilcoxon compares trainings pair by pair and needs several of them; received folds times repeats = "
-                f"{num_steps}; use at least {LEAST_PAIRS}, or --prune asha"
+                f"--prune wilcoxon compares the trainings of two trials in pairs; received folds times repeats = {num_steps}. Use "
+                f"--folds and --repeats for at least {LEAST_PAIRS} trainings, or --prune asha"
             )
         return pruners.WilcoxonPruner(p_threshold=LEAST_CHANCE, n_startup_steps=2)
     return pruners.NopPruner()

@@ -73,15 +73,16 @@ class Search:
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"--seed must lie in 0..{2**32 - 1}; received {self.seed}")
         if self.prune not in PRUNERS:
-            raise unknown_name("way to prune (--prune)", self.prune, PRUNERS)
+            raise unknown_name("pruner (--prune)", self.prune, PRUNERS)
         if self.prune != "none" and len(self.higher_is_better) > 1:
             raise UsageError(
-                "--prune compares one number, and several metrics are asked for; leave --prune or all but one --metric out"
+                f"--prune {self.prune} needs a single metric, and {len(self.higher_is_better)} are given; leave out --prune, or "
+                "all but one --metric"
             )
         if self.name == "cmaes" and len(self.higher_is_better) > 1:
             raise UsageError("--search cmaes is for one metric; use tpe, gp or evolution for several")
         if self.name == "grid" and self.space is None:
-            raise UsageError("--search grid needs to know the space before; use another search for an objective")
+            raise UsageError("--search grid needs a space, and an objective declares none; use another search")
         self._optuna = load_optuna(self.name)
         conditional = self.space is not None and any(one.when for one in self.space.dimensions)
         with warnings.catch_warnings():

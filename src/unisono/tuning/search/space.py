@@ -66,7 +66,7 @@ class Dimension:
     def __str__(self) -> str:
         if isinstance(self.values, Choice):
             return f"{self.name}: one of {', '.join(map(str, self.values.values))}"
-        return f"{self.name}: {self.values.low:g} to {self.values.high:g}{', by powers' if self.values.log else ''}"
+        return f"{self.name}: {self.values.low:g} to {self.values.high:g}{', on a log scale' if self.values.log else ''}"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | No
         named.add(name)
         if "fixed" in leaf:
             if len(leaf) > 1:
-                raise UsageError(f"{where} is fixed and has other keys too; leave one out")
+                raise UsageError(f"{where} has fixed and other keys; leave out fixed, or the others")
             found.pop(name, None)
             fixed[name] = leaf["fixed"]
         else:
@@ -163,9 +163,9 @@ def _read(file: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read {file} (--space): {error.strerror}") from error
+        raise UsageError(f"cannot read {file} (--space): {error.strerror}; check the path") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} (--space) is no TOML: {error}") from error
+        raise UsageError(f"{file} (--space) is not valid TOML: {error}") from error
 
 
 def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -174,7 +174,7 @@ def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Ma
         name = f"{above}{key}"
         if not isinstance(value, Mapping):
             raise UsageError(
-                f"{name} = {value!r} in the space (--space) is no dimension; write [{name}] with low and high, choice, or fixed"
+                f"{name} = {value!r} in the space (--space) is not a dimension; write [{name}] with low and high, choice, or fixed"
             )
         if not value:
             raise UsageError(f"[{name}] in the space (--space) is empty; give low and high, choice, or fixed")
@@ -198,7 +198,7 @@ def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Di
     when = _as_lists(dict(_flatten(leaf.get("when", {}))))
     if "choice" in leaf:
         if {"low", "high", "log"} & leaf.keys():
-            raise UsageError(f"{where} has choice and low or high; leave one out")
+            raise UsageError(f"{where} has choice and also low, high or log; leave out choice, or the others")
         if not isinstance(leaf["choice"], list) or not leaf["choice"]:
             raise UsageError(f"choice of {where} must be a list with at least one value; received {leaf['choice']!r}")
         return Dimension(name, Choice(*leaf["choice"]), False, when)
@@ -253,13 +253,13 @@ def _check_values(dimension: Dimension) -> None:
         for value in dimension.values.values:
             if not isinstance(value, PLAIN):
                 raise UsageError(
-                    f"{dimension.name} may be {value!r}, which is neither a text, a number, a truth value nor nothing, so a study "
-                    "could not write it down; let the choice be of names, and look the thing up in the model"
+                    f"a choice of {dimension.name} is {value!r}, which a study cannot record: it is not a text, a number, true, "
+                    "false or none. Use names as choices, and look up the object by its name in the model"
                 )
     elif dimension.is_integer and (dimension.values.low % 1 or dimension.values.high % 1):
         raise UsageError(
             f"{dimension.name} takes whole numbers, and its range is {dimension.values.low:g} to {dimension.values.high:g}; give "
-            "whole ends"
+            "whole numbers as its ends"
         )
 
 
@@ -267,14 +267,14 @@ def _check_conditions(dimension: Dimension, found: Mapping[str, Dimension], fixe
     """Refuses conditions that name no other dimension or can never hold."""
     for other, wanted in dimension.when.items():
         if not wanted or (other in fixed and fixed[other] not in wanted):
-            raise UsageError(f"{dimension.name} could never take part: it depends on {other} being one of {list(wanted)} (when)")
+            raise UsageError(f"{dimension.name} can never be active: it depends on {other} being one of {list(wanted)} (when)")
         if other == dimension.name or (other not in found and other not in fixed):
             raise UsageError(
-                f"{dimension.name} depends on {other} (when), which is no other dimension of the space; name one, or fix it"
+                f"{dimension.name} depends on {other} (when), which is not another dimension of the space; name one, or fix {other}"
             )
         for value in wanted:
             if other in found and not found[other].contains(value):
-                raise UsageError(f"{dimension.name} depends on {other} being {value!r} (when), which it never is: {found[other]}")
+                raise UsageError(f"{dimension.name} depends on {other} being {value!r} (when), which it cannot be: {found[other]}")
 
 
 def _in_dependency_order(found: Mapping[str, Dimension]) -> list[Dimension]:
@@ -283,7 +283,10 @@ def _in_dependency_order(found: Mapping[str, Dimension]) -> list[Dimension]:
 
     def add(name: str, above: tuple[str, ...]) -> None:
         if name in above:
-            raise UsageError(f"dimensions of the space depend on each other in a circle: {' -> '.join((*above, name))}")
+            raise UsageError(
+                f"dimensions of the space depend on each other in a circle (when): {' -> '.join((*above, name))}; remove one "
+                "condition"
+            )
         if name in found and name not in ordered:
             for other in found[name].when:
                 add(other, (*above, name))

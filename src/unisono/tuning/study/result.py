@@ -42,7 +42,7 @@ def best_of(folder: Path) -> tuple[dict[str, Any], Trial]:
     about, study = load_study(folder)
     best = study.best(about["objectives"][0]["higher_is_better"])
     if best is None or best.values is None:
-        raise UsageError(f"no trial of {folder} has given a value yet; let the study go on first")
+        raise UsageError(f"no trial of {folder} has given a value yet; continue the study first")
     return about, best
 
 
@@ -68,9 +68,9 @@ def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSe
     then = [one[task_file.name] for one in known_sources(about) if task_file.name in one]
     now = hashlib.sha256(task_file.read_bytes()).hexdigest() if task_file.is_file() else None
     if not accept_changes and (not then or (now is not None and now not in then)):
-        what = "has changed since" if then else f"is not that of the study ({about['task_file']})"
+        what = "has changed since the study" if then else f"is not that of the study ({about['task_file']})"
         raise UsageError(
-            f"{task_file} {what}, so the settings of {folder} may be no good for it; --accept-changes takes them anyway"
+            f"{task_file} {what}, so the settings of {folder} may not suit it; to use them anyway add --accept-changes"
         )
     settings = settings_of(about, best)
     algorithm = settings.pop(ALGORITHM, "allreduce")
@@ -101,7 +101,7 @@ def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: 
     lines.append(f"# {command_of(about, best)}")
     for name, value in settings_of(about, best).items():
         if value is None:
-            lines.append(f"# {name} is none, which TOML cannot say")
+            lines.append(f"# {name} is none, which TOML cannot express")
             continue
         key = ".".join(json.dumps(part, ensure_ascii=False) if not BARE.fullmatch(part) else part for part in name.split("."))
         lines += ["", f"[{key}]", f"fixed = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")]

@@ -34,7 +34,7 @@ def make_study(folder: Path, about: Mapping[str, Any], accept_changes: bool = Fa
     if not path.exists():
         found = sorted(one.name for one in folder.iterdir() if not one.name.startswith((".", *OURS)))
         if found:
-            raise UsageError(f"{folder} holds other things ({', '.join(found[:3])}) and no study; give another --out")
+            raise UsageError(f"{folder} holds other files ({', '.join(found[:3])}) and no study; give another --out")
         draft = folder / f".{ABOUT}.{uuid4().hex}"
         with explain_os_errors(path):
             try:
@@ -67,7 +67,7 @@ def read_study(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"{folder} holds no study ({ABOUT} is missing); check the path") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}; give another study") from error
+        raise UsageError(f"{path} cannot be read: {error}; restore it, or give another study") from error
     return found
 
 
@@ -92,12 +92,12 @@ def _refusal(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], fo
     differ = f"{'; '.join(found[:SHOWN])}{more}"
     if _are_of_sources(found):
         return (
-            f"{folder} holds a study of files that have changed since: {differ}. Where that changes no result, give "
+            f"files of the task have changed since the study {folder} was made: {differ}. If that changes no result, add "
             "--accept-changes to resume; else give another --out"
         )
     what = "another task" if there.get("task") != here.get("task") else "a study with other settings"
     if any(one.startswith("space") for one in found):
-        what = "a study of another space"
+        what = "a study with another space"
     return f"{folder} holds {what}: {differ}. Trials of both cannot be compared; give another --out"
 
 
@@ -106,14 +106,14 @@ def _check_steps(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]
     then, now = there.get("prune", "none"), here.get("prune", "none")
     if "none" not in (then, now) and (then in BY_EPOCHS) != (now in BY_EPOCHS):
         raise UsageError(
-            f"{folder} is pruned by {then}, and {now} (--prune) compares other things; use --prune {then}, --prune none, or "
-            "another --out"
+            f"the study {folder} prunes with {then}, and {now} (--prune) compares something else; use --prune {then}, --prune "
+            "none, or another --out"
         )
     folds, ours = there.get("parallel_folds", 1), here.get("parallel_folds", 1)
     if now in BY_EPOCHS and folds != ours:
         raise UsageError(
-            f"{folder} trains {folds} of a trial's folds at a time, here it would be {ours} (--parallel-folds), and --prune {now} "
-            f"compares trials after so many epochs of all folds together; use --parallel-folds {folds}, or --prune none"
+            f"the study {folder} trains {folds} folds of a trial at a time and this job {ours} (--parallel-folds), so --prune "
+            f"{now} could not compare their trials; use --parallel-folds {folds}, or --prune none"
         )
 
 

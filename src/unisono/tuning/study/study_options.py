@@ -34,22 +34,25 @@ LIMITS = "limits"
 class TuneConfig:
     """The options of one job of a study."""
 
-    out: str = option(REQUIRED, "folder of the study (default studies/NAME); an existing study resumes", "DIR", group=STUDY)
+    out: str = option(REQUIRED, "folder of the study (default studies/NAME); an existing study is resumed", "DIR", group=STUDY)
     work_spec: Mapping[str, Any] = REQUIRED
     """The work of its workers, as `fork_server.make_runner` takes it."""
     trials: int | None = option(
-        None, f"points to try, over all jobs together (default {NUM_TRIALS} in a new study); more enlarge it", "T", least=1
+        None,
+        f"number of trials of all jobs together (default {NUM_TRIALS} in a new study); a larger number extends a study",
+        "T",
+        least=1,
     )
-    seed: int = option(0, "of the search and the folds", "S", least=0, most=2**32 - 1)
-    storage: str | None = option(None, "keep the study in a database of Optuna's (sqlite:///..., postgresql://...)", "URL")
+    seed: int = option(0, "random seed of the search and of the folds", "S", least=0, most=2**32 - 1)
+    storage: str | None = option(None, "keep the study in an Optuna database (sqlite:///..., postgresql://...)", "URL")
     accept_changes: bool = option(False, "resume although files of the task have changed")
 
     search: str = option(AUTO, "auto (gp for few trials, else tpe), tpe, gp, cmaes, evolution, random or grid", "S", group=SEARCHED)
     prune: str = option("none", "end hopeless trials early: asha, median or wilcoxon (over folds)", "P")
     metrics: Sequence[str] = option(
         (),
-        "what is to be best: val_accuracy, best_val_loss, time_s, ..., also M:max or M:min; may be given again (default: the "
-        "metric that decides in the task)",
+        "metric to optimise: val_accuracy, best_val_loss, time_s, ...; M:max or M:min gives the direction; may be given several "
+        "times (default: the metric that decides in the task)",
         "M",
         flag="--metric",
         is_keyword=False,
@@ -58,18 +61,18 @@ class TuneConfig:
     folds: int = option(
         1, "train on each of K folds (default 1: the task's own split)", "K", group=MEASURED, least=1, is_keyword=False
     )
-    repeats: int = option(1, "random starts on each fold", "R", least=1, is_keyword=False)
+    repeats: int = option(1, "trainings on each fold, with different random seeds", "R", least=1, is_keyword=False)
 
     workers: int = option(1, "processes that train one model together", "W", group=MACHINE, least=1, is_keyword=False)
-    parallel_folds: int = option(1, "trainings of a trial at the same time", "P", least=1, is_keyword=False)
+    parallel_folds: int = option(1, "trainings of a trial that run at the same time", "P", least=1, is_keyword=False)
     threads: int | None = option(None, "threads of each rank (default: the CPUs divided by the ranks)", "T", least=1)
     device: str = option("auto", "auto, cpu or cuda", "D", is_keyword=False)
 
     time_limit_s: float | None = time_limit_option(
         f"stop and save before this time is over: {DURATION_FORMS}", group=LIMITS, flag="--time-limit"
     )
-    trial_limit_s: float | None = time_limit_option("a trial that runs longer has failed", flag="--trial-limit")
-    attempts: int = option(5, "how often a trial is started whose process is killed", "A", least=1)
+    trial_limit_s: float | None = time_limit_option("a trial that runs longer counts as failed", flag="--trial-limit")
+    attempts: int = option(5, "how often to start a trial whose processes are killed", "A", least=1)
     quiet: bool = option(False, "print nothing but errors", is_keyword=False)
 
     joins: bool = False
@@ -97,16 +100,19 @@ class TaskTrials:
     """The options of a study of a task. (A study of an objective has none of them.)"""
 
     space: str | None = option(
-        None, "ranges and choices, beside and in place of the task's annotations", "FILE.toml", group=SEARCHED
+        None, "file of ranges and choices, which add to those of the task or replace them", "FILE.toml", group=SEARCHED
     )
     changes: Mapping[str, Any] = option(
         {}, "a setting of all trials, as in unisono train", "NAME=VALUE", flag="--set", example="model.width=128"
     )
-    algorithm: str | None = option(None, "how the workers of a model agree, where it is not searched", "A")
+    algorithm: str | None = option(None, "training algorithm, if it is not searched, as in unisono train", "A")
     fold_by: str | None = option(
-        None, "random, stratified, group or blocks (default: as the task splits its data)", "HOW", group=MEASURED
+        None,
+        "how to make the folds: random, stratified, group or blocks (default: as the task splits its data)",
+        "HOW",
+        group=MEASURED,
     )
-    block_size: int | None = option(None, "of spatial blocks", "PIXELS")
+    block_size: int | None = option(None, "size of the spatial blocks (--fold-by blocks)", "PIXELS")
 
     def __post_init__(self) -> None:
         check(self)
@@ -154,7 +160,7 @@ def choose_num_trials(config: TuneConfig, space: Space | None, there: int | None
     if there is not None and found > there:
         said.append(f"the study grows from {there} to {found} trials")
     elif there is not None and found < there:
-        said.append(f"this job works at the first {found} of {there} trials")
+        said.append(f"this job works on the first {found} of {there} trials")
     return found, said
 
 

@@ -73,14 +73,12 @@ def objectives_of(proposed: Sequence[str], about: Mapping[str, Any]) -> list[Obj
         return [Objective(name, direction == "max") for name, _, direction in (text.partition(":") for text in proposed)]
     names = list(proposed) or ([about["monitor"]] if about["monitor"] else [])
     if not names:
-        raise UsageError(
-            "the task reports nothing by which trials can be compared; name metrics of the task, or give it validation data"
-        )
+        raise UsageError("the task reports no metric that compares trials; name metrics of the task, or give it validation data")
     found = []
     for text in names:
         name, colon, direction = text.partition(":")
         if colon and direction not in ("max", "min"):
-            raise UsageError(f"--metric {text}: after the colon comes max or min; received {direction!r}")
+            raise UsageError(f"--metric {text} must end in :max or :min; received {direction!r}")
         base = name.removeprefix("best_")
         judged = next((one for one in (base, f"val_{base}") if one in known), None)
         if name == TIME:
@@ -129,7 +127,7 @@ def problem_of(objectives: Sequence[Objective], parts: Sequence[Sequence[float]]
     wanted = len(objectives)
     for values in parts:
         if len(values) != wanted:
-            return f"{wanted} number{'s' * (wanted > 1)} were asked for, and it gave {len(values)}"
+            return f"it must give {wanted} number{'s' * (wanted > 1)}, and it gave {len(values)}"
         for objective, value in zip(objectives, values, strict=True):
             if math.isnan(value):
                 return f"{objective.metric} has no value (nan)"

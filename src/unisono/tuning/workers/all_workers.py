@@ -131,7 +131,7 @@ class AllWorkers:
         has, its = ("has", "its block waits") if len(self._missing) == 1 else ("have", "their blocks wait")
         port = self._listener.getsockname()[1]
         return (
-            f"{join_ranks(self._missing)} {has} not come yet, so {its}; look at what is printed there, and whether "
+            f"{join_ranks(self._missing)} {has} not connected yet, so {its}; check what is printed there, and whether "
             f"{self._at.address}, port {port}, can be reached from there"
         )
 
@@ -198,7 +198,7 @@ class AllWorkers:
         supervisor.channel.limit_bytes = AUTHENTICATED_LIMIT_BYTES
         rank = hello["rank"]
         if rank in self._supervisors or rank in self._local_places:
-            supervisor.channel.send(encode(("refused", f"rank {rank} is here already; were two jobs started as one?")))
+            supervisor.channel.send(encode(("refused", f"rank {rank} is connected already; were two jobs started as one?")))
             return
         address = self._address if is_loopback(supervisor.peer) else supervisor.peer
         supervisor.ranks[rank] = {**hello["place"], "address": address}

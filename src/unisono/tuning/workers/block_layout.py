@@ -41,7 +41,7 @@ class Layout:
         folds = f", {self.parallel_folds} folds at a time" if self.parallel_folds > 1 else ""
         many = f"{self.num_ranks} rank{_s(self.num_ranks)}: {self.num_blocks} block{_s(self.num_blocks)} of {self.block_size}"
         where = "rank 0 coordinates" if self.first else "a thread beside rank 0 coordinates"
-        return f"{many} ({self.workers} worker{_s(self.workers)} a model{folds}); {where}"
+        return f"{many} ({self.workers} worker{_s(self.workers)} per model{folds}); {where}"
 
 
 def _s(count: int) -> str:
@@ -51,7 +51,7 @@ def _s(count: int) -> str:
 
 def layout_of(num_ranks: int, workers: int, parallel_folds: int = 1, num_trials: int | None = None) -> Layout:
     """Returns the layout of a job; refuses numbers that would leave ranks idle. Pure."""
-    for name, value in (("-n", num_ranks), ("--workers", workers), ("folds at a time", parallel_folds)):
+    for name, value in (("-n", num_ranks), ("--workers", workers), ("--parallel-folds", parallel_folds)):
         if value < 1:
             raise UsageError(f"{name} must be at least 1; received {value}")
     found = Layout(num_ranks, workers, parallel_folds)

@@ -134,7 +134,7 @@ class Coordinator:
             num_lost = len(gone.intersection(block.ranks))
             self._observer.say(f"block {block.number} lost {num_lost} of its {len(block.ranks)} processes")
         for block in self.formation.form_new_blocks():
-            self._observer.say(f"block {block.number} is made of processes that were left over")
+            self._observer.say(f"block {block.number} is formed of the remaining processes")
             self._assign_trial(block)
 
     def tick(self) -> None:
@@ -364,14 +364,14 @@ class Coordinator:
             self._ledger.give_back(pending, reason, died=kind not in NOT_COUNTED)
             self._ledger.refresh()
             if kind != STOPPED:
-                self._observer.say(f"trial {pending.number} is given back: {reason}")
+                self._observer.say(f"trial {pending.number} goes back to the queue: {reason}")
             if kind == DISK and not self.is_stopping:
                 self.fatal_reason = reason
                 self.stop(reason)
             self._release(block)
             return
         if kind in RETRIED:
-            reason = f"{reason}; it was begun {num_deaths} times (--attempts)"
+            reason = f"{reason}; it was started {num_deaths} times (--attempts)"
         self._conclude_trial(block, running, Outcome(FAILED, (), reason))
 
     def _kill_workers(self, block: Block) -> None:

@@ -154,7 +154,7 @@ class ForkServer:
         try:
             process = os.fork()
         except OSError as error:  # the running workers can continue
-            print(f"no process can be made for rank {command['rank']}: {error.strerror}", file=sys.stderr, flush=True)
+            print(f"the process of rank {command['rank']} cannot be started: {error.strerror}", file=sys.stderr, flush=True)
             os.close(descriptor)
             sleep(FORK_PAUSE_S)  # no event tells when a process can be made again
             send_message(self._channel, {"is": "gone", "rank": command["rank"], "status": 1})

@@ -93,7 +93,7 @@ class ObjectiveTrialRunner(TrialRunner):
         try:
             found = [float(one) for one in values]
         except (TypeError, ValueError):
-            raise TrainingFailed(f"the objective must give a number, or several; it gave {value!r}") from None
+            raise TrainingFailed(f"the objective must return a number, or several; it returned {value!r}") from None
         return {"reason": "", "values": found, "params": trial.params, "user": trial.user_attrs}
 
 
@@ -142,7 +142,7 @@ class ObjectiveTrial:
             self.user_attrs[key] = json.loads(json.dumps(value, default=plain))
         except TypeError as error:
             raise TypeError(
-                f"user attribute {key!r} cannot be written down: {error}; give numbers, texts, lists or dicts"
+                f"user attribute {key!r} cannot be written as JSON: {error}; give numbers, texts, lists or dicts"
             ) from None
 
     def _suggest(self, name: str, *limits: Any) -> Any:
@@ -185,7 +185,7 @@ def write_objective(objective: Callable[[Any], Any], folder: Path) -> Path:
         value = cloudpickle.dumps(objective)
     except (TypeError, pickle.PicklingError) as error:
         raise UsageError(
-            f"the objective cannot travel to its workers: {error}; open files, locks and the like inside of it"
+            f"the objective cannot be sent to its workers: {error}; open files, locks and the like inside the function"
         ) from error
     file = folder / f"objective-{hashlib.sha256(value).hexdigest()[:8]}.cloudpickle"
     with explain_os_errors(file):

@@ -71,5 +71,5 @@ class TrialPrefetch:
         the worker begins it at this very moment, its result is not used."""
         if block.prefetched is not None:
             self._workers.send(block.ranks[0], {"do": "drop", "id": block.prefetched.wave_id})
-            self._ledger.give_back(block.prefetched.pending, "its block was at a longer trial")
+            self._ledger.give_back(block.prefetched.pending, "its block was busy with a longer trial")
             block.prefetched = None

@@ -95,7 +95,7 @@ class TaskTrialRunner(TrialRunner):
         blocking."""
         twice = [name for name in self.changes if name in {*self.space.fixed, *(one.name for one in self.space.dimensions)}]
         if twice:
-            raise UsageError(f"--set {twice[0]} and the space say different things of it; leave it out, or fix it in --space")
+            raise UsageError(f"{twice[0]} is given by --set and by the space; leave out --set {twice[0]}, or fix it in --space")
         self._check_algorithms()
         first = defaults_of(self.task, self.space, self.fixed)
         values = _without_algorithm({**self.fixed, **first})
@@ -133,8 +133,8 @@ class TaskTrialRunner(TrialRunner):
                 if not is_searched:
                     raise
                 raise UsageError(
-                    f"the search space contains trials that {algorithm} cannot train: {error}; say in the space with which "
-                    f"algorithm a setting goes, e.g. when = {{ algorithm = '{algorithm}' }}, or leave that algorithm out"
+                    f"the search space contains trials that {algorithm} cannot train: {error}; restrict settings to the algorithms "
+                    f"that take them, e.g. when = {{ algorithm = '{algorithm}' }}, or leave out {algorithm}"
                 ) from error
 
     def run(self, command: Message, messages: MessageQueue) -> dict[str, Any]:

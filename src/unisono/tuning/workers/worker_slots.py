@@ -171,7 +171,8 @@ class WorkerSlots:
             self._num_failed_loads += not self.is_loaded
             if not self._was_loaded or self._num_failed_loads > MAX_FAILED_LOADS:
                 raise TrainingFailed(
-                    f"the process that loads the task ended ({_exit_text(self._fork_server.wait())}); its words are above"
+                    f"the process that loads the task ended ({_exit_text(self._fork_server.wait())}); the reason is in "
+                    "its output above"
                 )
             self._fork_server.wait()
             self.start_fork_server()  # its workers died with it
@@ -222,9 +223,9 @@ class WorkerSlots:
         slot.num_failed_starts += 1
         if slot.num_failed_starts >= MAX_FAILED_STARTS:
             raise TrainingFailed(
-                f"the process of rank {slot.rank} on {socket.gethostname()} ended {slot.num_failed_starts} times before it could "
-                f"work, the last time by {_exit_text(status)}{f': {why}' if why else '; its words are above'}. Look whether there "
-                "is memory for it, and room for more processes (ulimit -u)"
+                f"the process of rank {slot.rank} on {socket.gethostname()} ended {slot.num_failed_starts} times before it was "
+                f"ready, the last time by {_exit_text(status)}{f': {why}' if why else '; its output is above'}. Check the free "
+                "memory, and the limit of processes (ulimit -u)"
             )
 
     def _was_memory_kill(self, status: int) -> bool:

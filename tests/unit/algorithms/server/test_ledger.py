@@ -81,9 +81,9 @@ def test_the_layout_gives_every_rank_its_role() -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: ServerLayout(2, simulate=3), "--simulate 3 runs all workers in one process; start one, not 2"),
+        (lambda: ServerLayout(2, simulate=3), "--simulate 3 runs all workers in one process; you started 2"),
         (lambda: ServerLayout(1, group=2, simulate=3), "leave it out of a simulation"),
-        (lambda: ServerLayout(1, group=2), "needs a server and 2 processes for each worker"),
+        (lambda: ServerLayout(1, group=2), "needs at least 3 processes, a server and 2 for each worker; you started 1"),
         (lambda: ServerLayout(6, group=2), "start 5 or 7"),
         (lambda: ServerLayout(2, group=3), "start 4"),
         (lambda: ServerLayout(4).batch(64), "use 63 or 66, or --local-batch"),
@@ -229,15 +229,15 @@ def test_a_record_is_never_without_what_a_checkpoint_knows(tmp_path: Path) -> No
 def test_a_record_that_cannot_be_repeated_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "arrivals.txt"
     record(path, "0", "1")
-    record(path, "0", num_lines=2, anew="it went on with other workers")
-    with pytest.raises(UsageError, match=r"it went on with other workers \(.*line 3\)"):
+    record(path, "0", num_lines=2, anew="it was resumed with other workers")
+    with pytest.raises(UsageError, match=r"it was resumed with other workers \(.*line 3\)"):
         read_call_record(path)
     record(path, "0")
     record(path, "1", num_lines=4)
     with pytest.raises(UsageError, match="3 lines before this one are missing"):
         read_call_record(path)
     for text, told in (
-        ("0\nx\n", "line 2 is 'x', which no run writes"),
+        ("0\nx\n", "damaged: .* 'x' \\(line 2\\)"),
         ("", "is empty"),
         ("lost\n", "damaged"),
         ("²\n", "damaged"),
@@ -250,8 +250,8 @@ def test_a_record_that_cannot_be_repeated_is_refused(tmp_path: Path) -> None:
         read_call_record(path)
     with pytest.raises(UsageError, match="give the directory of an asynchronous run"):
         read_call_record(tmp_path / "nothing")
-    with pytest.raises(UsageError, match="had 3 workers, and here are 2"):
+    with pytest.raises(UsageError, match="had 3 workers, this one has 2"):
         check_numbers(["0", "2", "stop x"], 2)
     check_numbers(["0", "1", "stop x"], 2)
-    with pytest.raises(UsageError, match=r"came and went; give the same --elastic"):
+    with pytest.raises(UsageError, match=r"joined and left .*; give the same --elastic"):
         check_numbers(["0", "1", "lost 1"], 2)

@@ -166,9 +166,9 @@ def test_none_at_all_and_none_that_is_good(tmp_path: Path) -> None:
         checkpoints.newest()
     told = str(caught.value)
     for sentence in (
-        f"no checkpoint in {tmp_path} is good",
+        f"no checkpoint in {tmp_path} is usable",
         "step-00000006 is damaged: it is not a directory",
-        "step-00000005 is damaged: it is of step 2, whatever its name says",
+        "step-00000005 is damaged: it is of step 2, but its name says step 5",
         "step-00000004 is damaged: extra does not belong there",
         "step-00000003 is damaged: state.safetensors has 5 bytes instead of",
         "step-00000001 is damaged: it has no manifest.json",
@@ -184,7 +184,7 @@ def test_a_sealed_checkpoint_of_another_format_is_not_passed_over(tmp_path: Path
     with monkeypatch.context() as patch:
         patch.setattr("unisono.training.checkpointing.checkpoint.FORMAT", 3)
         Checkpoints(tmp_path, keep=2).write(snapshot(2), MADE_BY)
-    with pytest.raises(UsageError, match="step-00000002 is of format 3, and this version of Unisono knows only 2"):
+    with pytest.raises(UsageError, match="step-00000002 has format 3, and this version of Unisono reads only 2"):
         Checkpoints(tmp_path, keep=2).newest()
 
 

@@ -109,7 +109,7 @@ def test_out_with_remains_or_garbage_is_refused_and_with_other_files_taken(tmp_p
         (folder / file).write_text("{")
     with pytest.raises(UsageError, match=r"holds metrics.jsonl of a run without its config.json"):
         RunDirectory.open(remains, "digits", CONFIG)
-    with pytest.raises(UsageError, match=r"config.json is no JSON"):
+    with pytest.raises(UsageError, match=r"config.json is not valid JSON"):
         RunDirectory.open(garbage, "digits", CONFIG)
     with RunDirectory.open(notes, "digits", CONFIG):
         assert (notes / "notes.txt").read_text() == "{"

@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_listed_with_the_nearest_names(tmp_path: Path) -> N
 
 def test_a_file_with_nothing_for_the_model_is_refused_even_when_not_strict(tmp_path: Path) -> None:
     save_file({"x": torch.ones(1)}, tmp_path / "a.safetensors")
-    with pytest.raises(UsageError, match="has nothing for the model"):
+    with pytest.raises(UsageError, match="has no weights of the model"):
         initialise(nn.Linear(1, 1), tmp_path / "a.safetensors", strict=False)
 
 
@@ -155,7 +155,7 @@ class Program:
 
 
 def test_a_torch_file_never_runs_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match=r"holds more than weights.*state_dict"):
+    with pytest.raises(UsageError, match=r"holds Python objects besides tensors.*state_dict"):
         load_weights(save_torch({"w": Program()}, tmp_path / "a.pt"))
     assert capsys.readouterr().out == ""
 

@@ -338,6 +338,4 @@ def test_trials_are_counted_by_the_job_that_asked_for_most() -> None:
 
 
 def test_accepted_changes_are_reported() -> None:
-    assert "files of the task were changed 2 times meanwhile" in checked(
-        folded(proposal_record(0, {})), {**ABOUT, "accepted": [{}, {}]}
-    )
+    assert "files of the task changed 2 times" in checked(folded(proposal_record(0, {})), {**ABOUT, "accepted": [{}, {}]})

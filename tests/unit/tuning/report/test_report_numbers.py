@@ -122,7 +122,7 @@ def test_time_without_any_job_is_cut_out() -> None:
     blocks = [Block(f"{job}/0", begin, begin + 100.0, ()) for job, begin in (("a", 0.0), ("b", 101.0), ("c", 90_000.0))]
     assert stretches_of(blocks) == [(0.0, 100.0), (101.0, 201.0), (90_000.0, 90_100.0)]
     picture = gantt(blocks)
-    assert picture.count('class="cut"') == 1 and "nobody was at work for 1 d" in picture
+    assert picture.count('class="cut"') == 1 and "no job was running for 1 d" in picture
     many = gantt([Block(f"{job}/0", job * 1e5, job * 1e5 + 60, ()) for job in range(100)])
     assert all(float(place) >= 0 for place in re.findall(r' (?:x|width)="([-\d.]+)"', many))
 

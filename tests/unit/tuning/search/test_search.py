@@ -221,14 +221,14 @@ def test_a_huge_grid_is_listed_only_as_far_as_it_is_tried() -> None:
     search = Search(huge, "grid", [True], num_trials=7)
     planned = search.grid_point(6)
     assert planned is not None and planned.values == grid(huge, 7)[6]
-    assert describe_grid(huge, 7) == "the grid has more than 100000 points: the first 7 of them are tried (--trials)"
+    assert describe_grid(huge, 7) == "the grid has more than 100000 points; the first 7 of them are tried (--trials)"
 
 
 def test_what_is_said_of_a_grid() -> None:
-    assert describe_grid(SMALL, 40) == "the grid has 18 points: so many trials are made, and not 40 (--trials)"
-    assert describe_grid(SMALL, 18) == "the grid has 18 points: all are tried"
-    assert describe_grid(SMALL, 17) == "the grid has 18 points: the first 17 of them are tried (--trials)"
-    assert describe_grid(Space([], {"x": 1}), 3) == "the grid has 1 point: so many trials are made, and not 3 (--trials)"
+    assert describe_grid(SMALL, 40) == "the grid has 18 points, fewer than --trials 40; all are tried"
+    assert describe_grid(SMALL, 18) == "the grid has 18 points; all are tried"
+    assert describe_grid(SMALL, 17) == "the grid has 18 points; the first 17 of them are tried (--trials)"
+    assert describe_grid(Space([], {"x": 1}), 3) == "the grid has 1 point, fewer than --trials 3; all are tried"
 
 
 # ---- what is withdrawn ---------------------------------------------------------------------------------------------------
@@ -464,7 +464,7 @@ def test_wilcoxon_is_refused_where_it_could_never_prune(num_steps: int) -> None:
     try:
         search = Search(LINE, "random", [True], prune="wilcoxon", num_steps=num_steps)
     except UsageError as error:
-        assert f"folds times repeats = {num_steps}; use at least" in str(error)
+        assert f"folds times repeats = {num_steps}. Use --folds" in str(error)
         return
     run_trial(search, 0, 100.0, [100.0 + step for step in range(num_steps)])
     search.start_trial(1, proposed(search))
@@ -527,14 +527,20 @@ def test_an_objective_may_change_its_mind_about_a_range() -> None:
 
 REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "unknown search": ({"name": "tpee"}, r"unknown search \(--search\) 'tpee'; did you mean 'tpe'"),
-    "unknown pruner": ({"name": "tpe", "prune": "ashe"}, r"unknown way to prune \(--prune\) 'ashe'; did you mean 'asha'"),
-    "pruning of two": ({"name": "tpe", "prune": "asha", "higher_is_better": [True, False]}, "--prune compares one number"),
+    "unknown pruner": ({"name": "tpe", "prune": "ashe"}, r"unknown pruner \(--prune\) 'ashe'; did you mean 'asha'"),
+    "pruning of two": (
+        {"name": "tpe", "prune": "asha", "higher_is_better": [True, False]},
+        "asha needs a single metric, and 2",
+    ),
     "cmaes of two": ({"name": "cmaes", "higher_is_better": [True, True]}, "--search cmaes is for one metric; use tpe"),
-    "grid of nothing": ({"name": "grid", "space": None}, "--search grid needs to know the space before"),
-    "one training": ({"name": "tpe", "prune": "wilcoxon", "num_steps": 1}, r"needs several of them; received .* = 1; use at least"),
+    "grid of nothing": ({"name": "grid", "space": None}, "--search grid needs a space"),
+    "one training": (
+        {"name": "tpe", "prune": "wilcoxon", "num_steps": 1},
+        r"--prune wilcoxon .* = 1\. Use --folds and --repeats for at least",
+    ),
     "two trainings": (
         {"name": "tpe", "prune": "wilcoxon", "num_steps": 2},
-        r"needs several of them; received .* = 2; use at least",
+        r"--prune wilcoxon .* = 2\. Use --folds and --repeats for at least",
     ),
 }
 

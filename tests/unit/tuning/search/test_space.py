@@ -39,7 +39,7 @@ def read(tmp_path: Path, text: str) -> Space:
 def test_annotations_are_dimensions() -> None:
     found = {one.name: one for one in space_of(TASK).dimensions}
     assert set(found) == {"model.width", "model.act", "data.size"}
-    assert found["model.width"].is_integer and str(found["model.width"]) == "model.width: 16 to 256, by powers"
+    assert found["model.width"].is_integer and str(found["model.width"]) == "model.width: 16 to 256, on a log scale"
     assert found["model.act"].contains("tanh") and not found["model.act"].contains("gelu")
     assert found["data.size"].contains(9) and not found["data.size"].contains(2.5) and not found["data.size"].contains(10)
 
@@ -101,26 +101,26 @@ REFUSED = {
     "[lr]\nlow='a'\nhigh=1": "low of lr in .* must be a number; received 'a'",
     "[lr]\nlow=0.1\nhihg=1": "hihg",
     "[lr]\nchoice=[]": "at least one value",
-    "[lr]\nchoice=[1]\nlow=2": "has choice and low or high",
-    "[lr]\nfixed=1\nlow=2": "is fixed and has other keys too",
+    "[lr]\nchoice=[1]\nlow=2": "has choice and also low, high or log",
+    "[lr]\nfixed=1\nlow=2": "has fixed and other keys",
     "[lr]": r"\[lr\] in the space .* is empty",
-    "lr=3": r"lr = 3 in the space .* is no dimension; write \[lr\]",
-    "[lr": "is no TOML",
+    "lr=3": r"lr = 3 in the space .* is not a dimension; write \[lr\]",
+    "[lr": "is not valid TOML",
     "[algorithm]\nchoice=['allreduce', 'alreduce']": "--algorithm must be one of .*; received 'alreduce'",
     "[lr]\nlow=-1\nhigh=1": "lr of the task must be a finite number above 0; received -1",
-    "[lr]\nlow=0.1\nhigh=1\nwhen={depth=3}": "lr depends on depth .*, which is no other dimension",
-    "[lr]\nlow=0.1\nhigh=1\nwhen={'model.act'='gelu'}": "depends on model.act being 'gelu' .*, which it never is",
-    "[lr]\nchoice=[1]\nwhen={global_batch=1}\n[global_batch]\nchoice=[1]\nwhen={lr=1}": "in a circle: lr -> global_batch -> lr",
+    "[lr]\nlow=0.1\nhigh=1\nwhen={depth=3}": "lr depends on depth .*, which is not another dimension",
+    "[lr]\nlow=0.1\nhigh=1\nwhen={'model.act'='gelu'}": "depends on model.act being 'gelu' .*, which it cannot be",
+    "[lr]\nchoice=[1]\nwhen={global_batch=1}\n[global_batch]\nchoice=[1]\nwhen={lr=1}": "in a circle .*lr -> global_batch -> lr",
     "[lr]\nlow=0.1\nhigh=1\nwhen='sgd'": "when of lr in .* must name other dimensions",
-    "[lr]\nlow=0.1\nhigh=1\nwhen={model={act='gelu'}}": "depends on model.act being 'gelu' .*, which it never is",
-    "[lr]\nlow=0.1\nhigh=1\nwhen={'model.act'=[]}": "lr could never take part",
-    "[lr]\nlow=0.1\nhigh=1\nwhen={epochs=2}\n[epochs]\nfixed=3": "lr could never take part",
+    "[lr]\nlow=0.1\nhigh=1\nwhen={model={act='gelu'}}": "depends on model.act being 'gelu' .*, which it cannot be",
+    "[lr]\nlow=0.1\nhigh=1\nwhen={'model.act'=[]}": "lr can never be active",
+    "[lr]\nlow=0.1\nhigh=1\nwhen={epochs=2}\n[epochs]\nfixed=3": "lr can never be active",
     "[lr]\nlow=0.1\nhigh=inf": "a Range needs low < high",
     "[lr]\nlow=0.1\nhigh=1\nlog='false'": "log of lr in .* must be true or false; received 'false'",
-    "[epochs]\nlow=0.5\nhigh=3": "epochs takes whole numbers, and its range is 0.5 to 3; give whole ends",
-    "[lr]\nchoice=[1]\n['lr']\nchoice=[2]": "is no TOML",
+    "[epochs]\nlow=0.5\nhigh=3": "epochs takes whole numbers, and its range is 0.5 to 3; give whole numbers",
+    "[lr]\nchoice=[1]\n['lr']\nchoice=[2]": "is not valid TOML",
     "[data.size]\nchoice=[1]\n['data.size']\nchoice=[2]": "data.size in .* is given twice",
-    "[lr]\nchoice=[[1, 2]]": "which is neither a text, a number",
+    "[lr]\nchoice=[[1, 2]]": "it is not a text, a number",
     "[global_batch]\nchoice=['many']": "global_batch|--global-batch",
 }
 
@@ -317,13 +317,11 @@ def test_the_most_epochs_that_a_trial_may_have(tmp_path: Path, text: str, expect
 def test_conditions_see_what_is_given_by_set(tmp_path: Path) -> None:
     file = tmp_path / "space.toml"
     file.write_text("[optimizer.momentum]\nlow = 0.0\nhigh = 0.9\nwhen = { optimizer = 'sgd' }")
-    with pytest.raises(UsageError, match=r"depends on optimizer \(when\), which is no other dimension"):
+    with pytest.raises(UsageError, match=r"depends on optimizer \(when\), which is not another dimension"):
         space_of(TASK, file)
     found = space_of(TASK, file, {"optimizer": "sgd"})
     momentum = next(one for one in found.dimensions if one.name == "optimizer.momentum")
     assert found.is_active(momentum, {}) and "optimizer" not in found.fixed
     assert space_from_dict(found.to_dict()) == found, "a search knows it without what was given"
-    with pytest.raises(
-        UsageError, match=r"optimizer.momentum could never take part: it depends on optimizer being one of \['sgd'\]"
-    ):
+    with pytest.raises(UsageError, match=r"optimizer.momentum can never be active: it depends on optimizer being one of \['sgd'\]"):
         space_of(TASK, file, {"optimizer": "adam"})

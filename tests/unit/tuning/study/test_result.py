@@ -120,7 +120,7 @@ def test_the_best_is_that_of_the_first_objective(tmp_path: Path) -> None:
 
 def test_a_study_without_a_value_has_no_best(tmp_path: Path) -> None:
     study_in(tmp_path, proposal_record(0, POINT), end_record(0, 0, FAILED, [], 1.0), proposal_record(1, POINT))
-    with pytest.raises(UsageError, match=r"no trial of .* has given a value yet; let the study go on first"):
+    with pytest.raises(UsageError, match=r"no trial of .* has given a value yet; continue the study first"):
         best_of(tmp_path)
 
 
@@ -170,7 +170,7 @@ def test_the_file_of_the_best_is_taken_as_a_space_where_nothing_is_left_to_searc
 
 def test_the_file_of_the_best_says_what_it_cannot_say(tmp_path: Path) -> None:
     text = best_file(of_one(tmp_path, {**POINT, "model.extra": None})).read_text()
-    assert "# model.extra is none, which TOML cannot say" in text and "[model.extra]" not in text
+    assert "# model.extra is none, which TOML cannot express" in text and "[model.extra]" not in text
     assert "trial 0" in text and "val_accuracy 0.5" in text
 
 
@@ -240,7 +240,7 @@ def test_the_best_settings_are_for_the_same_task_only(tmp_path: Path) -> None:
     found = best_settings(folder, file, accept_changes=False)
     assert found.algorithm == "local_sgd" and found.changes == {**FIXED, **POINT}
     file.write_bytes(b"task = 2\n")
-    with pytest.raises(UsageError, match=r"digits\.py has changed since, .*; --accept-changes takes them anyway"):
+    with pytest.raises(UsageError, match=r"digits\.py has changed since .*--accept-changes"):
         best_settings(folder, file, accept_changes=False)
     assert best_settings(folder, file, accept_changes=True) == found
 
@@ -249,7 +249,7 @@ def test_what_accepts_changes_does(tmp_path: Path) -> None:
     folder = of_one(tmp_path / "study", POINT)
     other = tmp_path / "renamed.py"
     other.write_bytes(b"task = 1\n")
-    with pytest.raises(UsageError, match=r"renamed\.py is not that of the study .*; --accept-changes takes them anyway"):
+    with pytest.raises(UsageError, match=r"renamed\.py is not that of the study .*--accept-changes"):
         best_settings(folder, other, accept_changes=False)
     assert best_settings(folder, other, accept_changes=True).changes == {**FIXED, **POINT}
 

@@ -56,12 +56,12 @@ DIFFERENT: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "task": ({"task": "letters"}, 'holds another task: task "digits" there, "letters" here'),
     "space": (
         {"space": {"dimensions": [], "fixed": {}}},
-        r"holds a study of another space: space\.lr .*\. Trials of both cannot be compared; give another --out",
+        r"holds a study with another space: space\.lr .*\. Trials of both cannot be compared; give another --out",
     ),
     "source": (
         {"sources": {"digits.py": "abd"}},
-        r'holds a study of files that have changed since: sources\.digits\.py "abc" there, "abd" here\. Where that changes no '
-        "result, give --accept-changes to resume; else give another --out",
+        r'files of the task have changed since .*: sources\.digits\.py "abc" there, "abd" here\. .*--accept-changes .*'
+        "give another --out",
     ),
     "objectives": ({"objectives": [{"metric": "val_loss", "higher_is_better": False}]}, "objectives"),
     "folds": ({"folds": 5}, "folds 3 there, 5 here"),
@@ -84,7 +84,7 @@ def test_another_study_in_the_folder_is_refused(tmp_path: Path, what: str) -> No
 def test_other_things_in_the_folder_are_refused(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "c.txt", "d.txt"):
         (tmp_path / name).touch()
-    with pytest.raises(UsageError, match=r"holds other things \(a\.txt, b\.txt, c\.txt\) and no study; give another --out"):
+    with pytest.raises(UsageError, match=r"holds other files \(a\.txt, b\.txt, c\.txt\) and no study; give another --out"):
         make_study(tmp_path, ABOUT)
     assert not (tmp_path / "study.json").exists()
 
@@ -101,7 +101,7 @@ def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
         read_study(tmp_path)
     for text in ("{", ""):
         (tmp_path / "study.json").write_text(text)
-        with pytest.raises(UsageError, match=r"study\.json cannot be read: .*; give another study"):
+        with pytest.raises(UsageError, match=r"study\.json cannot be read: .*give another study"):
             read_study(tmp_path)
 
 
@@ -177,7 +177,7 @@ def test_jobs_may_prune_in_ways_that_mean_the_same(tmp_path: Path, then: str, no
 @pytest.mark.parametrize("now", ["asha", "median"])
 def test_pruning_by_epochs_trains_all_folds_at_a_time(tmp_path: Path, then: str, now: str) -> None:
     make_study(tmp_path, {**ABOUT, "prune": then, "parallel_folds": 3})
-    message = rf"folds at a time, here it would be 1 \(--parallel-folds\), .*--prune {now} .*; use --parallel-folds 3"
+    message = rf"3 folds .* and this job 1 \(--parallel-folds\), .*--prune {now} .*; use --parallel-folds 3"
     with pytest.raises(UsageError, match=message):
         make_study(tmp_path, {**ABOUT, "prune": now, "parallel_folds": 1})
 
@@ -185,5 +185,5 @@ def test_pruning_by_epochs_trains_all_folds_at_a_time(tmp_path: Path, then: str,
 @pytest.mark.parametrize(("then", "now"), [("asha", "wilcoxon"), ("wilcoxon", "median")])
 def test_epochs_and_folds_are_not_compared_with_each_other(tmp_path: Path, then: str, now: str) -> None:
     make_study(tmp_path, {**ABOUT, "prune": then})
-    with pytest.raises(UsageError, match=rf"is pruned by {then}, and {now} \(--prune\) compares other things; use --prune {then}"):
+    with pytest.raises(UsageError, match=rf"prunes with {then}, and {now} \(--prune\) .*; use --prune {then}"):
         make_study(tmp_path, {**ABOUT, "prune": now})

@@ -110,7 +110,7 @@ def test_missing_workers_are_named_once(jobs: Callable[[int], Job], monkeypatch:
     now = monotonic() + all_workers.LATE_S
     monkeypatch.setattr(all_workers, "monotonic", lambda: now)
     text = job.workers.late_ranks_text()
-    assert text.startswith("ranks 2, 3 have not come yet, so their blocks wait; look at what is printed there"), text
+    assert text.startswith("ranks 2, 3 have not connected yet, so their blocks wait; check what is printed there"), text
     assert "127.0.0.1, port " in text
     assert job.workers.late_ranks_text() == ""
 

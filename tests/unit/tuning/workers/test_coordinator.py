@@ -365,7 +365,7 @@ def test_a_trial_whose_process_is_killed_is_run_again(make: Makes) -> None:
     point = job.command_of(0)["values"]
     job.gone(0)
     assert job.workers.started == [0] and job.trial(0).state == WAITING and job.begun() == [(0, 0)]
-    assert job.observer.said == ["trial 0 is given back: its process ended by signal 9"]
+    assert job.observer.said == ["trial 0 goes back to the queue: its process ended by signal 9"]
     job.ready(0)
     assert job.begun() == [(0, 0), (0, 1)] and job.command_of(0)["values"] == point
     job.done(0, value=0.7)
@@ -383,7 +383,7 @@ def test_a_killed_trial_is_begun_so_often_and_has_then_failed(make: Makes) -> No
         job.again(0)
     result = job.result(0)
     assert result.state == FAILED
-    assert result.reason == "its process ended by signal 9; it was begun 3 times (--attempts)"
+    assert result.reason == "its process ended by signal 9; it was started 3 times (--attempts)"
     assert job.begun() == [(0, 0), (0, 1), (0, 2), (1, 0)]
 
 
@@ -470,7 +470,7 @@ def test_peers_that_all_blame_each_other_begin_again(make: Makes) -> None:
         job.failed(0, PEER, "CollectiveTimeout")
         job.failed(1, PEER, "CollectiveTimeout")
         job.again(0, 1)
-    assert job.result(0).reason == "CollectiveTimeout; it was begun 2 times (--attempts)"
+    assert job.result(0).reason == "CollectiveTimeout; it was started 2 times (--attempts)"
 
 
 def test_a_peer_that_says_nothing_is_ended(make: Makes) -> None:
@@ -725,7 +725,7 @@ def test_what_is_left_of_blocks_makes_new_ones(make: Makes) -> None:
     assert job.begun(0)[-1] == job.begun(3)[-1] == (0, 1) and job.command_of(0)["at"]["world_size"] == 2
     job.done(0, 3)
     assert job.begun(0)[-1] == (1, 1)
-    assert any("block 3 is made of processes that were left over" in text for text in job.observer.said)
+    assert any("block 3 is formed of the remaining processes" in text for text in job.observer.said)
 
 
 def test_ranks_that_are_lost_one_after_the_other_make_new_blocks_too(make: Makes) -> None:

@@ -90,7 +90,7 @@ CANNOT_BE: Mapping[str, tuple[Any, str]] = {
         {"space": "[algorithm]\nchoice = ['allreduce', 'downpour']\n", "global_batch": 10, "workers": 4},
         "trials that downpour cannot train: global_batch 10 cannot be divided over 3 workers",
     ),
-    "more workers than samples of a batch": ({"workers": 13, "lr": 0.1}, "global_batch 12 is smaller than the 13 workers"),
+    "more workers than samples of a batch": ({"workers": 13, "lr": 0.1}, "global_batch 12 is too small for 13 workers"),
 }
 
 

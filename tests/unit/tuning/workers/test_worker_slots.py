@@ -178,7 +178,7 @@ def objective(trial):
 def test_a_worker_that_can_never_start_is_not_started_for_ever(opens: Callable[..., Node], tmp_path: Path) -> None:
     node = opens(1, written(tmp_path, DIES), describes_task=False)
     node.until(lambda: node.slots.is_loaded)
-    with pytest.raises(TrainingFailed, match=r"the process of rank 0 on .* ended 5 times before it could work.* exit code 3"):
+    with pytest.raises(TrainingFailed, match=r"the process of rank 0 on .* ended 5 times before it was ready.* exit code 3"):
         for number in range(10):
             node.slots.start(0)  # as a coordinator does
             node.until(lambda number=number: node.count("gone", 0) > number)  # type: ignore[misc]
@@ -241,7 +241,7 @@ def test_the_reason_a_process_cannot_become_a_worker_is_reported(opens: Callable
     node = opens(1, written(tmp_path, ON_ITS_OWN))
     node.until(lambda: node.slots.is_loaded)
     (tmp_path / "broken").touch()
-    with pytest.raises(TrainingFailed, match=r"ended 5 times before it could work.*no room for it"):
+    with pytest.raises(TrainingFailed, match=r"ended 5 times before it was ready.*no room for it"):
         for number in range(10):
             node.slots.start(0)
             node.until(lambda number=number: node.count("gone", 0) > number)  # type: ignore[misc]
