@@ -562,7 +562,7 @@ def test_bad_options_are_refused(algorithm: str, options: dict[str, Any], told: 
     [
         ("allreduce", {}, 1, "--group 1 has no effect with --algorithm allreduce"),
         ("local_sgd", {}, 2, r"3 processes cannot form workers of 2 \(--group\); start 2, or use a --group that divides 3"),
-        ("local_sgd", {}, 4, "use 4, or"),
+        ("local_sgd", {}, 4, "start 4, or"),
         ("local_sgd", {"shards": 3}, None, "cannot be cut into 3 shards"),
     ],
 )

@@ -325,7 +325,7 @@ def test_check_without_a_name_checks_the_data_sets_here(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("fetch",), "does not know 'fetch'; it knows list, show, check, get"),
+        (("fetch",), "has no action 'fetch'; use list, show, check, get"),
         (("get",), "needs the name of a data set"),
         (("list", "mnist"), "takes no name"),
         (("check", "cifar"), "unknown data set 'cifar'; did you mean 'cifar10"),

@@ -158,7 +158,7 @@ class Store:
         cut = [path for path in self._reader.unfinished() if not self._is_job_alive(path.name.removesuffix(SUFFIX))]
         return [
             *map(str, self._reader.damages),
-            *(f"the end of {path} cannot be read; at most one record is lost" for path in cut),
+            *(f"{path}: its end cannot be read; at most one record is lost there" for path in cut),
         ]
 
     def num_open(self) -> int:
