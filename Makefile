@@ -26,7 +26,7 @@ demo: $(STAMP)   ## two workers learn to read handwritten digits
 	$(BIN)/unisono train examples/digits.py -n 2
 
 test: system     ## all tests that belong to every change (about a quarter of an hour on two cores)
-	$(BIN)/python -m tests.system.two_sessions -m "not gpu and not soak"
+	$(BIN)/python -m tests.system.sessions -m "not gpu and not soak"
 
 soak: system     ## faults, fuzzing, large sizes: about an hour (SOAK_MINUTES=1 for each is a try, 30 a night)
 	$(PYTEST) -m "soak" --soak-minutes $(SOAK_MINUTES)
@@ -35,7 +35,7 @@ check: system    ## format, lint, strict types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m tests.system.two_sessions -m "not gpu and not soak"
+	$(BIN)/python -m tests.system.sessions -m "not gpu and not soak"
 
 format: $(STAMP) ## put the code into its format
 	$(BIN)/ruff format .

@@ -28,6 +28,10 @@ MARK = f"PYTEST_LEAK_POLICE_{os.getpid()}"
 
 SHARED_MEMORY = Path("/dev/shm")
 
+ONE_THREAD = "OMP_NUM_THREADS"
+"""Set to 1: threads that wait for each other at every small product cost more than they give, and on a busy machine they take a
+hundred times as long."""
+
 ASK_SOON_AGAIN = "timeout:1 attempts:5"
 """For the resolver: PyTorch asks for the name of every peer, and a name server that drops a question costs 5 s each time."""
 
@@ -43,6 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[MARK] = "1"
     os.environ.setdefault("RES_OPTIONS", ASK_SOON_AGAIN)
+    os.environ.setdefault(ONE_THREAD, "1")
     faulthandler.enable()
     for signum in (signal.SIGINT, signal.SIGHUP):
         # Background jobs and nohup ignore them, and so would every program of a test. A handler stays with us.

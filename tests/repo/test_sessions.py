@@ -1,4 +1,4 @@
-"""`make test` in two sessions: no folder of tests is forgotten, and one that fails in either is a failure."""
+"""`make test` in several sessions: no folder of tests is forgotten, and a failure in any of them is a failure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.system import two_sessions
+from tests.system import sessions
 from tests.system.processes import plain_environment
 
 LIMIT_S = 60.0
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, two_sessions.__file__, *arguments]
+    command = [sys.executable, sessions.__file__, *arguments]
     bare = {**plain_environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
         command, cwd=folder, env=bare, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S
@@ -25,7 +25,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("ranks", "unit/deeper", "new"):
+    for name in ("ranks", "contracts", "unit/deeper", "new"):
         place = tmp_path / "tests" / name
         place.mkdir(parents=True)
         stem = name.replace("/", "_")
@@ -36,20 +36,20 @@ def folder(tmp_path: Path) -> Path:
 def test_every_test_is_run_once(folder: Path) -> None:
     code, output = run(folder, "-v")
     assert code == 0, output
-    for stem in ("ranks", "unit_deeper", "new"):
+    for stem in ("ranks", "contracts", "unit_deeper", "new"):
         assert output.count(f"::test_{stem} PASSED") == output.count(f"::test_other_{stem} PASSED") == 1, output
-    assert output.count("PASSED") == 6, output
+    assert output.count("PASSED") == 8, output
 
 
-@pytest.mark.parametrize("name", ["ranks", "new"])
-def test_one_that_fails_is_shown_and_counts(folder: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "other_passed"), [("ranks", 4), ("contracts", 4), ("new", 2)])
+def test_one_that_fails_is_shown_and_counts(folder: Path, name: str, other_passed: int) -> None:
     (folder / "tests" / name / "test_wrong.py").write_text("def test_wrong(): assert 1 + 1 == 3\n")
     code, output = run(folder)
     assert code == 1, output
     assert "assert (1 + 1) == 3" in output
-    assert "4 passed" in output if name == "ranks" else "2 passed" in output, "the other went on to its end"
+    assert f"{other_passed} passed" in output, "the others ran to their end"
 
 
 def test_a_choice_that_is_in_one_only(folder: Path) -> None:
     assert run(folder, "-k", "deeper")[0] == 0
-    assert run(folder, "-k", "nothing")[0] == two_sessions.NO_TESTS
+    assert run(folder, "-k", "nothing")[0] == sessions.NO_TESTS
