@@ -16,9 +16,9 @@ from unisono.comm.base import Communicator
 from unisono.comm.exchange.over_comm import MessageServer, open_exchange
 from unisono.testing.checks.expected import expect, expect_equal, tensor_of
 
-NUM_TIMES, NUM_TIMES_OF_OTHER_SIZES = 200, 40
+NUM_TIMES, NUM_TIMES_OF_OTHER_SIZES = 100, 20
 """The full number with a pair: larger groups cost more to make and leak no more."""
-BUDGET_S = 20.0
+BUDGET_S = 5.0
 """Where one costs so much that all would take longer than this (NCCL: a third of a second each), there are fewer."""
 WARM_UP = 10
 """Caches of the engine and the libraries below it have filled after so many."""
