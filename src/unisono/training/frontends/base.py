@@ -23,6 +23,7 @@ from unisono.model.torch.adapter import TorchAdapter, trainable
 from unisono.model.torch.body import Body
 from unisono.optim.optimizers import make_optimizer, optimizer_class
 from unisono.optim.schedules import Schedule, make_schedule
+from unisono.optim.without_dynamo import leave_out_dynamo
 from unisono.task.task import Task
 from unisono.training.frontends.try_out import try_parts
 from unisono.training.train_metrics import summable_metrics
@@ -108,6 +109,7 @@ class FrontEnd(ABC):
 
     def schedules(self, adapter: TorchAdapter, plan: Plan) -> dict[str, Schedule]:
         """Gives each part of the model its optimiser and returns the schedule of each part."""
+        leave_out_dynamo()
         task, found = self.task, {}
         for name, part in adapter.parts.items():
             spec, options = task.optimizer, dict(task.optimizer_options)
