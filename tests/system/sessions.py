@@ -1,8 +1,8 @@
 """All tests in a few sessions of pytest at the same time, as ranks that wait for each other and for time limits leave cores idle.
 
-`python -m tests.system.sessions ARGUMENTS` gives its arguments to each: one has tests/ranks, one the contracts and faults, one all
-the rest of tests/. Each has its own leak police, fork server, ports and folders. The first is seen while it runs, the others when
-all are over.
+`python -m tests.system.sessions ARGUMENTS` gives its arguments to each. All sessions go through the same files in the same order; a
+session runs a file if it is the first to come to it. Each has its own leak police, fork server, ports and folders. The first is
+seen while it runs, the others when all are over.
 """
 
 from __future__ import annotations
@@ -16,43 +16,82 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-APART = (("tests/ranks",), ("tests/contracts", "tests/faults"))
-"""Each about as long as all the rest. What uses SLURM and test hosts is in the first, so that one session makes them."""
-NO_TESTS = 5
-"""What pytest says where the arguments choose nothing, which is no failure as long as another session had something."""
+import pytest
+
+NUM_SESSIONS = 3
+NO_TESTS = int(pytest.ExitCode.NO_TESTS_COLLECTED)
+"""No failure as long as another session had a test."""
+ONE_SESSION = "--of-several"
+SHARED = {"slurm_of_the_session": "slurm"}
+"""Fixtures that exist once on a machine: all files that use one are of one session."""
+
+
+class Claims:
+    """A plugin of one session that leaves out the files that another session has claimed in their common folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.num_run = 0
+        self._folder = folder
+        self._is_ours: dict[str, bool] = {}
+        self._names: dict[Path, str] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            shared = next((SHARED[name] for name in getattr(item, "fixturenames", ()) if name in SHARED), None)
+            if shared or item.path not in self._names:
+                self._names[item.path] = shared or item.nodeid.partition("::")[0].replace("/", "+")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """True keeps an item from being run."""
+        name = self._names[item.path]
+        if name not in self._is_ours:
+            self._is_ours[name] = self._claim(name)
+        self.num_run += self._is_ours[name]
+        return None if self._is_ours[name] else True
+
+    def _claim(self, name: str) -> bool:
+        try:
+            (self._folder / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Local, blocking: until all are over, whatever becomes of one. 0 if all passed, else the code of one that did not."""
-    apart = [[folder for folder in folders if Path(folder).is_dir()] for folders in APART]
-    rest = ["tests", *(f"--ignore={folder}" for folders in apart for folder in folders)]
-    chosen = [*filter(None, apart), rest]
-    one_by_one = len(os.sched_getaffinity(0)) < 2
+    """Local, blocking: until all sessions are over, whatever becomes of one. 0 if all passed, else the code of one that did not."""
+    num_sessions = NUM_SESSIONS if len(os.sched_getaffinity(0)) > 1 else 1
     with ExitStack() as held:
-        outputs = [None, *(held.enter_context(tempfile.TemporaryFile()) for _ in chosen[1:])]
-        sessions = []
-        for folders, output in zip(chosen, outputs, strict=True):
-            sessions.append(_start([*folders, *arguments], output))
-            if one_by_one:
-                sessions[-1].wait()
+        claims = held.enter_context(tempfile.TemporaryDirectory(prefix="unisono-tests-"))
+        outputs = [held.enter_context(tempfile.TemporaryFile()) for _ in range(num_sessions - 1)]
+        sessions = [_start(claims, arguments, output) for output in (None, *outputs)]
         try:
             codes = [session.wait() for session in sessions]
         except KeyboardInterrupt:  # the terminal has told them as well, and they have something to put away
             codes = [session.wait() for session in sessions]
-        for output in filter(None, outputs):
+        for output in outputs:
             output.seek(0)
             sys.stdout.write(output.read().decode(errors="replace"))
     told = [code for code in codes if code != NO_TESTS]
     return next((code for code in told if code), 0) if told else NO_TESTS
 
 
-def _start(arguments: Sequence[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
+def _start(claims: str, arguments: Sequence[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
     """Ends with this process in any case."""
-    # Which tests failed last is kept for a folder, not for a session: the last to end would forget what the others have found.
-    pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    command = ["setpriv", "--pdeathsig", "TERM", *pytest]
+    command = ["setpriv", "--pdeathsig", "TERM", sys.executable, __file__, ONE_SESSION, claims, *arguments]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=None if output is None else subprocess.STDOUT)
 
 
+def run_session(folder: Path, arguments: Sequence[str]) -> int:
+    """Local, blocking: one of several sessions, as `python -m pytest` would run it."""
+    sys.path[0] = str(Path.cwd())
+    claims = Claims(folder)
+    # Which tests failed last is kept for a folder, not for a session: the last to end would forget what the others have found.
+    code = int(pytest.main(["-p", "no:cacheprovider", *arguments], [claims]))
+    return code if code or claims.num_run else NO_TESTS
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == [ONE_SESSION]:
+        sys.exit(run_session(Path(sys.argv[2]), sys.argv[3:]))
     sys.exit(main(sys.argv[1:]))
