@@ -56,6 +56,7 @@ def twice_without_waiting(work: Any) -> Any:
     return result
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature:UserWarning")
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize(("name", "options"), (*OF_LABELS, *OF_VALUES))
 def test_losses(no_waiting: None, name: str, options: Mapping[str, Any], weights: Tensor | None) -> None:

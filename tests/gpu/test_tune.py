@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.system.processes import plain_environment, run_together
-from tests.system.studies import UNISONO, all_ended_once
+from tests.system.studies import all_ended_once
 from unisono.tuning.study.study import COMPLETE
 
 pytestmark = [
@@ -39,7 +40,9 @@ def test_two_workers_share_a_gpu(what: str, tmp_path: Path) -> None:
     study = tmp_path / "study"
     given = ("--space", str(tmp_path / "space.toml"), "--trials", str(NUM_TRIALS), "--epochs", "1", "--out", str(study))
     environment = {**plain_environment(), "CUDA_VISIBLE_DEVICES": "0"}
-    (outcome,) = run_together([[UNISONO, "tune", str(tmp_path / "task.py"), "-n", "2", *given]], environment, LIMIT_S)
+    (outcome,) = run_together(
+        [[sys.executable, "-m", "unisono", "tune", str(tmp_path / "task.py"), "-n", "2", *given]], environment, LIMIT_S
+    )
     assert outcome.code == 0, str(outcome)
     assert {result.state for result in all_ended_once(study, NUM_TRIALS).values()} == {COMPLETE}, str(outcome)
     for number in range(NUM_TRIALS):
