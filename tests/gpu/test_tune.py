@@ -40,7 +40,8 @@ def test_two_workers_share_a_gpu(what: str, tmp_path: Path) -> None:
     study = tmp_path / "study"
     given = ("--space", str(tmp_path / "space.toml"), "--trials", str(NUM_TRIALS), "--epochs", "1", "--out", str(study))
     environment = {**plain_environment(), "CUDA_VISIBLE_DEVICES": "0"}
-    (outcome,) = run_together(
+    command = [sys.executable, "-m", "unisono", "tune", str(tmp_path / "task.py"), "-n", "2", *given]
+    (outcome,) = run_together([command], environment, LIMIT_S)
         [[sys.executable, "-m", "unisono", "tune", str(tmp_path / "task.py"), "-n", "2", *given]], environment, LIMIT_S
     )
     assert outcome.code == 0, str(outcome)
