@@ -42,8 +42,6 @@ def test_two_workers_share_a_gpu(what: str, tmp_path: Path) -> None:
     environment = {**plain_environment(), "CUDA_VISIBLE_DEVICES": "0"}
     command = [sys.executable, "-m", "unisono", "tune", str(tmp_path / "task.py"), "-n", "2", *given]
     (outcome,) = run_together([command], environment, LIMIT_S)
-        [[sys.executable, "-m", "unisono", "tune", str(tmp_path / "task.py"), "-n", "2", *given]], environment, LIMIT_S
-    )
     assert outcome.code == 0, str(outcome)
     assert {result.state for result in all_ended_once(study, NUM_TRIALS).values()} == {COMPLETE}, str(outcome)
     for number in range(NUM_TRIALS):
