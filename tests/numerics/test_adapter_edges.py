@@ -171,7 +171,7 @@ def test_several_updates_of_one_part_in_a_step(num_workers: int) -> None:
 
 
 def test_an_own_step_refuses_what_it_would_not_read() -> None:
-    with pytest.raises(UsageError, match="accumulate 3 .*has no effect"):
+    with pytest.raises(UsageError, match=r"accumulate 3 .*has no effect"):
         train(task(linear, step=twice, loss=None, accumulate=3))
     with pytest.raises(UsageError, match="patience of the task needs a metric or a loss"):
         train(task(linear, step=twice, loss=None, patience=1))
