@@ -159,7 +159,7 @@ class Group:
             # Not a time-out of the socket: that would set it non-blocking, and a turn is short.
             ready, _, _ = select.select([line], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise GroupFailed(f"{self.name}: rank {rank} did not finish {what} in time; {self.said()}")
+                raise GroupFailed(f"{self.name}: rank {rank} did not finish {what!r} within its time limit; {self.said()}")
             try:
                 data = line.recv(1 << 16)
             except ConnectionError:

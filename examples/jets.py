@@ -72,8 +72,8 @@ def read_hdf5(path: str, particles: int) -> un.Source:
     files.close()
     if particles > num_there or num_features != NUM_FEATURES:
         raise un.UsageError(
-            f"{path} holds {num_there} particles of {num_features} features; {particles} of {NUM_FEATURES} were asked for "
-            "(--set data.particles); ask for fewer or take the files with more"
+            f"{path} holds {num_there} particles of {num_features} features, but the task needs {particles} of {NUM_FEATURES}; "
+            "give fewer (--set data.particles), or files that hold more"
         )
     return files.map(partial(classified, particles=particles))
 
@@ -82,8 +82,12 @@ def classified(batch: Any, particles: int) -> tuple[Floats, npt.NDArray[np.int64
     """Of `jets` only the columns that say the class, which stand before the last."""
     constituents, jets = batch
     is_class = jets[:, -6:-1]
-    if not np.all(is_class.sum(1) == 1):
-        raise un.UsageError("a jet is of none of the five classes, or of several; are these files of the hls4ml LHC jet dataset?")
+    num_classes = is_class.sum(1)
+    if wrong := num_classes[num_classes != 1].tolist():
+        raise un.UsageError(
+            f"each jet must have one of the five classes, but one has {wrong[0]:g}; give files of the hls4ml LHC jet dataset "
+            "(--set data.path)"
+        )
     return squeezed(constituents[:, :particles]), is_class.argmax(1)
 
 

@@ -72,7 +72,7 @@ def train(
     given = {"workers": workers, "out": out, "set": set, "quiet": not show, **options}
     for name in options:
         if name not in (known := keywords_of(*TRAIN_OPTIONS)):
-            raise unknown_name("argument of un.train", name, {*known, "show"})
+            raise unknown_name("argument", name, {*known, "show"}, "of un.train")
     task_file = "" if isinstance(task, Task) else str(task)
     start = WorkerOptions(**options_for(WorkerOptions, given))
     if current_topology().launcher == "local":
@@ -192,7 +192,7 @@ def tune(
     install_excepthook()
     for name in options:
         if name not in (known := keywords_of(TuneConfig)):
-            raise unknown_name("argument of un.tune", name, {*known, "objective", "blocks", "direction", "show"})
+            raise unknown_name("argument", name, {*known, "objective", "blocks", "direction", "show"}, "of un.tune")
     directions = [direction] if isinstance(direction, str) else list(direction)
     for one in directions:
         if one not in DIRECTIONS:

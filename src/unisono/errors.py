@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 STOPPED_CODE = 75
@@ -96,9 +96,14 @@ def join_ranks(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(ordered) != 1 else ''} {', '.join(map(str, ordered))}"
 
 
-def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
-    """Pure: the error for a name that is not among those known, with the nearest of them: `raise unknown_name(...)`."""
+def unknown_name(what: str, name: str, known: Iterable[str], place: str = "") -> UsageError:
+    """Pure: the error for a name that is not among those known, with the nearest of them: `raise unknown_name(...)`. `place`
+    follows the name: unknown option 'momentun' of optimizer sgd."""
     names = sorted(known)
+    return UsageError(f"unknown {what} {name!r}{place and ' '}{place}; {_known_names(name, names)}")
+
+
+def _known_names(name: str, names: Sequence[str]) -> str:
+    """Pure: the end of a message about an unknown name: "did you mean 'lr'? Known: lr, seed", or "known: lr, seed"."""
     near = " or ".join(repr(one) for one in get_close_matches(name, names, n=2))
-    hint = f"did you mean {near}? " if near else ""
-    return UsageError(f"unknown {what} {name!r}; {hint}Known: {', '.join(names) or 'none'}")
+    return f"{f'did you mean {near}? Known' if near else 'known'}: {', '.join(names) or 'none'}"

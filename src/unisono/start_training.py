@@ -38,7 +38,9 @@ class StudySource:
         if self.from_study is None:
             return None
         if not task_file:
-            raise UsageError("--from-study compares the task file with that of the study; give its path in place of a un.Task")
+            raise UsageError(
+                "--from-study compares the task file with the study's, but the task is an object; give the path of its file"
+            )
         from unisono.tuning.study.result import best_settings
 
         return best_settings(Path(self.from_study), Path(task_file), accept_changes)

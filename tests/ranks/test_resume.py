@@ -127,9 +127,9 @@ def test_another_experiment_is_refused_accepted_or_put_aside(capsys: pytest.Capt
     capsys.readouterr()
     assert train("run", "--lr", "0.02") == 2
     told = capsys.readouterr().err
-    assert "settings.lr 0.01 there, 0.02 here" in told and "--fresh" in told and "--accept-changes" in told
+    assert "settings.lr 0.01 before, 0.02 now" in told and "--fresh" in told and "--accept-changes" in told
     assert train("run", "--lr", "0.02", "--accept-changes", "--epochs", "5") == 0
-    assert summary("run")["accepted_changes"] == ["settings.lr 0.01 there, 0.02 here"]
+    assert summary("run")["accepted_changes"] == ["settings.lr 0.01 before, 0.02 now"]
     assert train("run", "--fresh") == 0
     assert summary("run/earlier-1")["epochs"] == 5
     assert summary("run")["accepted_changes"] == [] and summary("run")["epochs"] == 4

@@ -59,9 +59,9 @@ def test_it_resumes_bit_for_bit(fork_server: ForkServer, engine: str, num_proces
     assert found("run") == found("undisturbed")
     if "--group" in options:
         told = train(fork_server, "other", num_processes, engine, *options[:-1], "4", code=2)
-        assert "algorithm.group 2 there, 4 here" in told
+        assert "algorithm.group 2 before, 4 now" in told
     else:
         told = train(fork_server, "other", 3, engine, *options)
         assert "the weights and optimiser states of 2 workers" in told
-        assert "workers 2 there, 3 here; the result will differ, as workers learn by themselves" in told
+        assert "processes 2 before, 3 now; the result will differ, as workers learn by themselves" in told
         assert found("other")["history"][-1]["epoch"] == 1

@@ -103,8 +103,8 @@ def test_a_stop_request_reaches_the_server_while_it_evaluates(fork_server: ForkS
 def test_a_run_resumes_with_another_number_of_workers(fork_server: ForkServer) -> None:
     train(fork_server, "run", 3, *GEM, "--max-steps", "20", code=STOPPED)
     told = train(fork_server, "run", 5, *GEM)
-    assert "the batches have other samples than before, so the current epoch starts again" in told
-    assert "workers 3 there, 5 here; the result will differ in any case, as it depends on the order of calls" in told
+    assert "the batches hold other samples than before" in told
+    assert "processes 3 before, 5 now; the result will differ in any case, as it depends on the order of calls" in told
     assert found("run")["reason"] == "finished"
     told = train(fork_server, "again", 5, *GEM, "--replay", "run", code=2)
     assert "cannot be repeated (--replay): it was resumed with other batches" in told
@@ -229,7 +229,7 @@ def test_a_record_of_other_workers_is_refused_or_ends(fork_server: ForkServer) -
     assert "does not lead to the end of the run" in told
     train(fork_server, "run", 1, *options, "--elastic", "4", "--replay", "record.txt", "--fresh")
     told = train(fork_server, "again", 1, *options, "--elastic", "2", "--replay", "run", code=2)
-    assert "was another experiment: algorithm.elastic 4 there, 2 here" in told
+    assert "was another experiment: algorithm.elastic 4 before, 2 now" in told
     assert "joined and left the run to repeat (--replay); give the same --elastic" in train(
         fork_server, "again", 5, *options, "--replay", "record.txt", code=2
     )

@@ -98,16 +98,16 @@ def of_splits(splits: str, **settings: str) -> str:
         ("--epochs 0", "epochs of the task must be a whole number of at least 1; received 0"),
         ("--lr -1", "lr of the task must be a finite number above 0; received -1"),
         ("--set model.width=abc", "--set model.width must be a whole number; received 'abc'"),
-        ("--set model.widht=3", "unknown --set name 'model.widht'; did you mean 'model.width'?"),
+        ("--set model.widht=3", "unknown name 'model.widht' in --set; did you mean 'model.width'?"),
         ("--set metrics=acuracy", "unknown metric 'acuracy'; did you mean 'accuracy'"),
         ("--set optimizer=adm", "unknown optimizer 'adm'; did you mean 'adam'"),
-        ("--set optimizer.momentun=0.9", "unknown option of optimizer sgd 'momentun'; did you mean 'momentum'"),
+        ("--set optimizer.momentun=0.9", "unknown option 'momentun' of optimizer sgd; did you mean 'momentum'"),
         ("--set loss=cross_entrpy", "unknown loss 'cross_entrpy'; did you mean 'cross_entropy'"),
         ("--set schedule=cosin", "unknown schedule 'cosin'; did you mean 'cosine'"),
         ("--best val_f1", "the task has no metric 'val_f1' (monitor, --best); known: val_accuracy, val_loss"),
-        ("--monitor val_f1", "to choose the metric that decides use --best val_f1"),
+        ("--monitor val_f1", "use --best val_f1"),
         ("--set monitor=val_f1", "the task has no metric 'val_f1' (monitor, --best); known: val_accuracy, val_loss"),
-        ("--lr 1 --set lr=2", "--lr and --set lr say the same thing"),
+        ("--lr 1 --set lr=2", "--lr and --set lr are the same setting"),
         ("--global-batch 4 --local-batch 4", "--local-batch and --global-batch both set the batch"),
         ("--algorithm allreduc", "--algorithm must be one of allreduce, "),
         ("--group 2", "--group 2 has no effect with --algorithm allreduce"),
@@ -260,7 +260,7 @@ def test_the_line_of_the_users_model_is_named(train: Command) -> None:
 def test_a_directory_that_is_taken(train: Command) -> None:
     train("", "--out", "run", code=0)
     kept = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    assert "run holds another run: settings.lr 0.1 there, 0.2 here. Give another --out, or --fresh" in train.refused(
+    assert "run holds another run: settings.lr 0.1 before, 0.2 now. Give another --out, or --fresh" in train.refused(
         "", "--out", "run", "--lr", "0.2"
     )
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == kept
@@ -422,7 +422,7 @@ def test_a_run_repeats_only_itself(train: Command) -> None:
     train("", *once, "--out", "run", code=0)
     assert "had 2 workers, this one has 4" in train.refused("", *once[:3], "4", "--epochs", "3", "--replay", "run")
     told = train.refused("", *once, "--replay", "run", "--lr", "0.2", "--set", "algorithm.kappa=2")
-    assert "was another experiment: settings.lr 0.1 there, 0.2 here; algorithm.kappa" in told
+    assert "was another experiment: settings.lr 0.1 before, 0.2 now; algorithm.kappa" in told
     assert main(["train", "task.py", *once, "--replay", "run", "--out", "again", "--max-steps", "6"]) == 75
     train("", *once, "--replay", "run", "--out", "again", code=0)
     run, again = (json.loads(Path(out, "summary.json").read_text()) for out in ("run", "again"))

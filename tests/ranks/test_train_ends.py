@@ -295,4 +295,4 @@ def test_a_task_of_a_notebook_cell() -> None:
         ended = program.finish(LIMIT_S)
     result, mistake = ended.output.splitlines()
     assert ended.code == 2 and result == "cell 2 6 0.2", ended
-    assert mistake.startswith("unisono: error: unknown --set name 'model.widht'"), ended
+    assert mistake.startswith("unisono: error: unknown name 'model.widht' in --set"), ended

@@ -127,7 +127,7 @@ REFUSED = {
     "an empty range": (("--space", "empty.toml"), "lr in", "a Range needs low < high; received 1.0 and 1.0"),
     "a metric that is not reported": (("--metric", "val_f1"), "does not report 'val_f1' (--metric)", "val_accuracy, val_loss"),
     "more ranks than a block can use": (("-n", "6", "--workers", "4"), "1 would have nothing to do", "use -n 4, 5 or 8"),
-    "more blocks than trials": (("-n", "4", "--trials", "3"), "4 blocks are more than 3 trials can use", "use -n 3"),
+    "more blocks than trials": (("-n", "4", "--trials", "3"), "4 ranks make 4 blocks, but 3 trials can use only 3", "use -n 3"),
     "a study of another task": ((), "holds another task", "give another --out"),
     "a study of another space": ((), "holds a study with another space", "give another --out"),
 }

@@ -46,13 +46,13 @@ def test_options_are_keywords(asked: list[tuple[TrainConfig, WorkerOptions]]) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"monitor": "val_f1"}, "--monitor records CPU, GPU and memory; to choose the metric that decides use --best val_f1"),
-        ({"epoch": 1}, "unknown argument of un.train 'epoch'; did you mean 'epochs'"),
-        ({"quiet": True}, "unknown argument of un.train 'quiet'"),
-        ({"lr": 1, "set": {"lr": 2}}, "--lr and --set lr say the same thing"),
+        ({"monitor": "val_f1"}, "--monitor records CPU, GPU and memory; .* use --best val_f1"),
+        ({"epoch": 1}, "unknown argument 'epoch' of un.train; did you mean 'epochs'"),
+        ({"quiet": True}, "unknown argument 'quiet' of un.train; known: "),
+        ({"lr": 1, "set": {"lr": 2}}, "--lr and --set lr are the same setting"),
         ({"workers": 0}, r"-n \(workers\) must be a whole number of at least 1; received 0"),
         ({"log_every": "often"}, "--log-every must be a whole number of at least 1; received 'often'"),
-        ({"time_limit": "soon"}, "a time limit must be above 0"),
+        ({"time_limit": "soon"}, "--time-limit must be above 0"),
         ({"from_study": "studies/x"}, "--from-study compares the task file"),
         ({"restarts": 2}, "--restarts needs several workers"),
     ],
@@ -85,6 +85,6 @@ def test_options_of_a_search_are_keywords(tmp_path: Path, monkeypatch: pytest.Mo
     ((config, blocks),) = found
     assert (config.trials, blocks, config.search, config.trial_limit_s, config.quiet) == (7, 3, "tpe", 60.0, True)
     assert config.metrics == ("value_0:min", "value_1:max")
-    for options, message in (({"folds": 3}, "unknown argument of un.tune 'folds'"), ({"direction": "up"}, "direction must be")):
+    for options, message in (({"folds": 3}, "unknown argument 'folds' of un.tune"), ({"direction": "up"}, "direction must be")):
         with pytest.raises(UsageError, match=message):
             un.tune(lambda _: 0.0, **options)

@@ -130,7 +130,12 @@ class Watch:
     def mismatch(self, rank: int, other: str, stacks: str = "") -> MismatchedCall:
         """Returns the error to raise when rank `rank` called `other` instead of our call, and notifies the others."""
         comm = self.comm
-        text = f"members of {comm.name} call different operations: rank {comm.rank} called {self.call}, rank {rank} called {other}"
+        remedy = (
+            "send and receive the same number and type of elements"
+            if self.sources
+            else "make the same calls in the same order on all ranks"
+        )
+        text = f"calls of {comm.name} do not match: rank {comm.rank} called {self.call}, rank {rank} called {other}; {remedy}"
         comm.give_up(text, ())
         return MismatchedCall(f"{text}\n{stacks}" if stacks else text)
 

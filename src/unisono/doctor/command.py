@@ -35,7 +35,7 @@ def main(args: argparse.Namespace) -> int:
     `args` has `n` (how many ranks should be there, or None), `json` and `no_bandwidth`.
     """
     if args.n is not None and args.n < 1:
-        raise UsageError(f"-n must be at least 1 (processes that the job should have); received {args.n}")
+        raise UsageError(f"-n, the number of processes that the job should have, must be at least 1; received {args.n}")
     env = resolve.environment()
     output = ReportOutput(env, args.json)
     examination = _Examination(args.n, not args.no_bandwidth, env, resolve.verdicts(env), output)

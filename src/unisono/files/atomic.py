@@ -44,8 +44,12 @@ def explain_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = next((text for numbers, text in REMEDIES if error.errno in numbers), "give another place (--out)")
-        raise CannotWrite(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
+        raise CannotWrite(f"cannot write {path}: {error.strerror or error}; {remedy_for(error)}") from error
+
+
+def remedy_for(error: OSError) -> str:
+    """Pure: what to do about a file that cannot be written."""
+    return next((text for numbers, text in REMEDIES if error.errno in numbers), "give another place (--out)")
 
 
 def fsync_path(path: Path) -> None:

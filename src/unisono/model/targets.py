@@ -65,7 +65,7 @@ def across(weights: Tensor, values: Tensor, wanted_by: str) -> Tensor:
     """Returns sample weights as a view that broadcasts over `values`, whose first axis is the sample."""
     if weights.dim() != 1 or values.dim() < 1 or len(weights) != len(values):
         raise UsageError(
-            f"{wanted_by}: sample weights of shape {tuple(weights.shape)} do not fit values of shape {tuple(values.shape)}; "
-            "give one weight for each sample"
+            f"{wanted_by}: sample weights have shape {tuple(weights.shape)}, but the values of the samples have shape "
+            f"{tuple(values.shape)}; give one weight for each sample: shape {tuple(values.shape[:1])}"
         )
     return weights.reshape(-1, *(1,) * (values.dim() - 1))

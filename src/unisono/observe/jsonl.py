@@ -14,6 +14,7 @@ from typing import Any
 
 from unisono.errors import CannotWrite
 from unisono.events import EpochDone, Observer, RunEnded, RunStarted, StepDone
+from unisono.files.atomic import remedy_for
 
 FLUSH_EVERY_S = 5.0
 """Interval of writes in long epochs: a crash loses at most the steps since the last, and a reader is at most so far behind."""
@@ -95,7 +96,7 @@ class LineFile:
 
     def _refusal(self, error: OSError) -> CannotWrite:
         """Returns the error that the file cannot be written, with the remedy."""
-        return CannotWrite(f"{self.path} cannot be written: {error.strerror}; make room or choose another run directory (--out)")
+        return CannotWrite(f"{self.path} cannot be written: {error.strerror}; {remedy_for(error)}")
 
 
 class JsonLines(Observer):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unisono.errors import UsageError
+from unisono.files.atomic import remedy_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,9 +67,7 @@ def draw_curves(
     try:
         figure.savefig(path, dpi=140, format="png")
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror}; make room or choose another run directory (--out)"
-        ) from error
+        raise UsageError(f"{path} cannot be written: {error.strerror}; {remedy_for(error)}") from error
     return True
 
 

@@ -14,6 +14,7 @@ import torch
 from unisono.comm.base import Communicator
 from unisono.errors import UsageError
 from unisono.events import Spans
+from unisono.files.atomic import remedy_for
 
 KINDS = ("compute", "communication", "data", "save")
 """The order of the rows of a rank; other kinds come below."""
@@ -73,9 +74,7 @@ def write_timeline(path: Path, ranks: Sequence[RankSpans]) -> None:
                 file.write(",\n" * (number > 0) + json.dumps(event))
             file.write("\n]}\n")
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror}; make room or choose another run directory (--out)"
-        ) from error
+        raise UsageError(f"{path} cannot be written: {error.strerror}; {remedy_for(error)}") from error
 
 
 def _events(ranks: Sequence[RankSpans], origin_ns: int) -> Iterator[dict[str, Any]]:

@@ -160,7 +160,7 @@ def make_curve(name: str, options: Mapping[str, Any], *, num_steps: int, steps_p
     given: dict[str, Any] = {}
     for option, value in options.items():
         if option not in settable and option not in in_epochs:
-            raise unknown_name(f"option of schedule {name}", option, (*settable, *in_epochs))
+            raise unknown_name("option", option, (*settable, *in_epochs), f"of schedule {name}")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise UsageError(f"option {option} of schedule {name} must be a number; received {value!r}")
         if not math.isfinite(value) or (option.endswith(("_steps", "_epochs")) and value < 0):

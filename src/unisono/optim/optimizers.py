@@ -115,7 +115,7 @@ def _arguments(
     hints = _type_hints_of(make)
     for name, value in options.items():
         if name not in settable and not (_takes_any_option(taken) and name not in ("lr", "model", first.name)):
-            raise unknown_name(f"option of {what}", name, settable)
+            raise unknown_name("option", name, settable, f"of {what}")
         if not _fits(value, hints.get(name, Any)):
             raise UsageError(f"option {name} of {what} must be {_hint_in_words(hints[name])}; received {value!r}")
         named[name] = tuple(value) if isinstance(value, list) else value

@@ -121,7 +121,7 @@ def _named_arguments(parameters: list[inspect.Parameter], options: Mapping[str, 
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
     for name in options:
         if name not in others and not takes_any:
-            raise unknown_name("option of the schedule", name, [other for other in others if other not in facts])
+            raise unknown_name("option", name, [other for other in others if other not in facts], "of the schedule")
     named = {**{name: value for name, value in facts.items() if name in others}, **options}
     missing = [name for name, one in others.items() if name not in named and one.default is one.empty]
     if missing:

@@ -67,7 +67,9 @@ def compare_runs(paths: Sequence[str], metric: str | None = None, lower_is_bette
     known = [run.metrics() for run in runs]
     for run, found in zip(runs, known, strict=True):
         if found.get(name) is None:
-            raise unknown_name(f"metric of {run.path} (--metric)", name, [one for one, value in found.items() if value is not None])
+            raise unknown_name(
+                "metric", name, [one for one, value in found.items() if value is not None], f"of {run.path} (--metric)"
+            )
     values = {str(run.path): float(found[name]) for run, found in zip(runs, known, strict=True)}
     measured = _Measured.of(name, runs, lower_is_better)
     groups = sorted(_groups(runs), key=lambda group: _mean(group, values), reverse=measured.higher_is_better)

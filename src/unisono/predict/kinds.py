@@ -93,7 +93,7 @@ def make_kind(name: str | None, tasks: Sequence[Task], first: Sequence[Any]) -> 
     reading = readings[0]
     name = name or ("label" if reading is not None else "raw")
     if name not in KINDS:
-        raise unknown_name("kind of predictions (--kind)", name, KINDS)
+        raise unknown_name("kind of predictions", name, KINDS, "(--kind)")
     for outputs in first:
         if not isinstance(outputs, Tensor):
             raise UsageError(f"the model returns {_describe_shape(outputs)}; unisono apply needs a model that returns one array")
@@ -104,8 +104,12 @@ def make_kind(name: str | None, tasks: Sequence[Task], first: Sequence[Any]) -> 
         return Kind(name, reading)
     if reading is None or any(other is not reading for other in readings):
         losses = ", ".join(sorted({task.loss if isinstance(task.loss, str) else "a function" for task in tasks} - {None}))
-        what = "does not say" if reading is None else "of the runs differs in"
-        raise UsageError(f"the loss ({losses}) {what} how outputs become probabilities (--kind {name}); use --kind raw")
+        fact = (
+            f"the loss ({losses}) does not say how outputs become probabilities"
+            if reading is None
+            else f"the losses of the runs ({losses}) turn outputs into probabilities in different ways"
+        )
+        raise UsageError(f"{fact} (--kind {name}); use --kind raw")
     shape = tuple(first[0].shape[1:])
     if name == "scores" and (shape != (2,) if reading.are_exclusive else shape not in ((), (1,))):
         raise UsageError(f"scores are for two classes or one output; these samples give {shape}: use --kind probabilities")

@@ -75,8 +75,8 @@ def rebuild_model(
     sha256 = hash_of(model.state_dict())
     if which == "final" and sha256 != run.summary["weights_sha256"]:
         raise UsageError(
-            f"{file} does not hold the weights that this run wrote (sha256 {sha256[:12]}, in its summary "
-            f"{run.summary['weights_sha256'][:12]}); copy them again, or train it again"
+            f"{file} does not hold the weights that this run wrote (their sha256 is {sha256[:12]}, but summary.json says "
+            f"{run.summary['weights_sha256'][:12]}); copy the file again, or train again"
         )
     return model, first_outputs(model, samples, device, what), sha256
 

@@ -56,7 +56,7 @@ def batch_file(job: Job) -> str:
 
 def limit_s(time: str) -> int:
     """Pure: returns the time limit of --time in seconds; it reads all forms of SLURM, and 2h or 1h30m."""
-    found = round(parse_duration(time))
+    found = round(parse_duration(time, "--time"))
     if found <= START_ALLOWANCE_S:
         raise UsageError(f"--time {time} leaves no time to train: a job needs {START_ALLOWANCE_S} s to start; give a longer --time")
     return found

@@ -57,7 +57,7 @@ def read(path: Path) -> Site:
         raise UsageError(f"the site file {path} cannot be read: {error}; correct it") from error
     for key, value in found.items():
         if key not in KEYS:
-            raise unknown_name(f"key of the site file {path}", key, KEYS)
+            raise unknown_name("key", key, KEYS, f"in the site file {path}")
         kind, words = KEYS[key]
         if not isinstance(value, kind):
             raise UsageError(f"{key} in {path} must be {words}; received {value!r}")
@@ -79,7 +79,7 @@ def _sbatch_option(name: str, value: Any, path: Path) -> dict[str, str | None]:
     other type.
     """
     if not name.strip("-") or name.startswith("-"):
-        raise UsageError(f"options of sbatch in {path} are named without leading dashes; received {name!r}")
+        raise UsageError(f"options of sbatch in {path} must be written without leading dashes; received {name!r}")
     if isinstance(value, bool):
         return {name: None} if value else {}
     if isinstance(value, (str, int)):

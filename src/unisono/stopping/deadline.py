@@ -83,7 +83,7 @@ def _name_of_job(env: Mapping[str, str]) -> str:
 def _unknown_end(env: Mapping[str, str], why: str) -> Allocation:
     """Returns the allocation of a job whose end is not known, with a note that says why."""
     return Allocation(
-        note=f"the end of {_name_of_job(env)} is not known ({why}); give --time-limit, so that the training stops before it"
+        note=f"the end of {_name_of_job(env)} is unknown ({why}); give --time-limit, so that the training stops in time"
     )
 
 

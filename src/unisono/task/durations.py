@@ -15,13 +15,13 @@ WITH_DAYS = re.compile(r"(?P<d>\d{1,9})-(?P<h>\d{1,9})(?::(?P<m>\d{1,9})(?::(?P<
 WITHOUT_DAYS = re.compile(r"(?:(?P<h>\d{1,9}):(?=\d+:))?(?P<m>\d{1,9})(?::(?P<s>\d{1,9}))?", re.ASCII)
 
 
-def parse_duration(text: str) -> float:
-    """Pure: returns the seconds of a text. A bare number is minutes, as in SLURM."""
+def parse_duration(text: str, what: str = "a time limit") -> float:
+    """Pure: returns the seconds of a text. A bare number is minutes, as in SLURM. `what` is its name in messages."""
     written = text.strip().lower()
     found = next((match for form in (WITH_UNITS, WITH_DAYS, WITHOUT_DAYS) if (match := form.fullmatch(written))), None)
     seconds = sum(float(value) * UNIT_S[unit] for unit, value in found.groupdict().items() if value) if found else 0.0
     if not seconds:
-        raise UsageError(f"a time limit must be above 0 and written like {DURATION_FORMS}; received {text!r}")
+        raise UsageError(f"{what} must be above 0 and written like {DURATION_FORMS}; received {text!r}")
     return seconds
 
 

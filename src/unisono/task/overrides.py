@@ -44,7 +44,7 @@ def with_settings(changes: Mapping[str, Any], settings: Mapping[str, Any]) -> di
     twice."""
     for name in settings:
         if name in changes:
-            raise UsageError(f"{FLAGS.get(name, f'--{name}')} and --set {name} say the same thing; give one of them")
+            raise UsageError(f"{FLAGS.get(name, f'--{name}')} and --set {name} are the same setting; give only one")
     return {**changes, **settings}
 
 
@@ -56,13 +56,13 @@ def change(task: Task, changes: Mapping[str, Any]) -> ResolvedTask:
         head, dot, rest = name.partition(".")
         if dot:
             if head not in parts:
-                raise unknown_name("--set prefix", head, parts)
+                raise unknown_name("prefix", head, parts, "in --set")
             parts[head][rest] = value
         else:
             if head in FACTORIES:
                 raise UsageError(f"--set {head} needs the name of an argument: --set {head}.NAME=VALUE")
             if head not in PLAIN:
-                raise unknown_name("--set name", head, (*PLAIN, *(f"{one}.NAME" for one in parts)))
+                raise unknown_name("name", head, (*PLAIN, *(f"{one}.NAME" for one in parts)), "in --set")
             plain[head] = _converted(FLAGS.get(head, f"--set {head}"), value, typing.get_type_hints(Task)[head])
     for head, target in OPTION_FIELDS.items():
         if parts[head]:
@@ -90,7 +90,7 @@ def arguments(factory: Callable[..., Any], what: str, given: Mapping[str, Any]) 
     found = {name: one.default for name, one in known.items() if one.default is not one.empty}
     for name, value in given.items():
         if name not in known and not takes_any:
-            raise unknown_name("--set name", f"{what}.{name}", [f"{what}.{one}" for one in known])
+            raise unknown_name("name", f"{what}.{name}", [f"{what}.{one}" for one in known], "in --set")
         found[name] = _converted(f"--set {what}.{name}", value, hints.get(name, Any))
     missing = [name for name in known if name not in found]
     if missing:

@@ -28,9 +28,9 @@ def threads_option(but: str = "", **facts: Any) -> Any:
     return option(None, words, "T", least=1, most=MAX_THREADS, **facts)
 
 
-def time_limit_option(help: str, **facts: Any) -> Any:
-    """Declares the option --time-limit: text as people and SLURM write it, seconds in the configuration."""
-    return option(None, help, "T", convert=lambda given: parse_duration(str(given)), **facts)
+def time_limit_option(flag: str, help: str, **facts: Any) -> Any:
+    """Declares an option that is a time limit: text as people and SLURM write it, seconds in the configuration."""
+    return option(None, help, "T", convert=lambda given: parse_duration(str(given), flag), flag=flag, **facts)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class TrainConfig:
         convert=str,
     )
     keep: int = option(3, "number of checkpoints to keep", "K", least=1)
-    time_limit_s: float | None = time_limit_option(f"stop and save before this time is over: {DURATION_FORMS}", flag="--time-limit")
+    time_limit_s: float | None = time_limit_option("--time-limit", f"stop and save before this time is over: {DURATION_FORMS}")
     max_steps: int | None = option(None, "stop after K steps of the run; with a larger K the same command resumes it", "K", least=1)
 
     on_nan: str = option(
@@ -133,4 +133,4 @@ class TrainConfig:
 
 def monitor_remedy(metric: str) -> str:
     """Pure: returns the remedy for a user who takes --monitor for the option that names a metric."""
-    return f"--monitor records CPU, GPU and memory; to choose the metric that decides use --best {metric}"
+    return f"--monitor records CPU, GPU and memory; to choose the metric that decides which epoch is best, use --best {metric}"

@@ -145,10 +145,10 @@ def describe_mixed_ranks(comm: Communicator, device: torch.device) -> list[str]:
     """Collective: a warning for each condition in which ranks differ so that they round differently, e.g. CPUs of several
     generations."""
     first, *others = comm.allgather_object(conditions(device))
-    found = [(rank, one) for rank, other in enumerate(others, 1) for one in describe_changes(first, other)]
     return [
-        f"warning: rank {rank} (here) differs from rank 0 (there): {one}; with another number of workers the bits may differ"
-        for rank, one in found
+        f"warning: the ranks differ: {one}; with another number of workers the bits may differ"
+        for rank, other in enumerate(others, 1)
+        for one in describe_changes(first, other, ("on rank 0", f"on rank {rank}"))
     ]
 
 
@@ -199,8 +199,9 @@ DESCRIPTIONS: Mapping[str, str] = {
 """Condition that changes bits where it differs -> its description in messages."""
 
 
-def describe_changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Pure: a sentence for each difference between two `conditions` that changes bits; empty if none does.
+def describe_changes(there: Mapping[str, Any], here: Mapping[str, Any], words: tuple[str, str] = ("before", "now")) -> list[str]:
+    """Pure: a sentence for each difference between two `conditions` that changes bits; empty if none does. `words` say which value
+    is whose: "PyTorch 2.9.0 before, 2.10.0 now".
 
     A condition that one of them lacks is not compared. At the same level of portable mode the model of the CPU does not
     count, but its maker, as instructions that approximate (rsqrtps) are each maker's own and roots of MKL are not exact at the
@@ -219,7 +220,9 @@ def describe_changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[
     ]
     if {"torch", "blas", "mkl", "onednn"} & set(different):
         different = [name for name in different if name != "torch_build"]
-    return [f"{DESCRIPTIONS[name]} {_value_text(name, there)} there, {_value_text(name, here)} here" for name in different]
+    return [
+        f"{DESCRIPTIONS[name]} {_value_text(name, there)} {words[0]}, {_value_text(name, here)} {words[1]}" for name in different
+    ]
 
 
 def _value_text(name: str, of: Mapping[str, Any]) -> str:

@@ -80,7 +80,10 @@ class TrainerBase(ABC):
         saved = Progress(**restored.trainer["progress"])
         same_batches = restored.trainer["plan"] == self._plan
         if saved.step_in_epoch and not same_batches:
-            notes.append("warning: the batches have other samples than before, so the current epoch starts again")
+            notes.append(
+                "warning: the batches hold other samples than before (the global batch, the seed or the data changed), so the "
+                "current epoch starts again"
+            )
         self.restored, self.progress = restored, saved.for_resume(self.goals, same_batches)
         return notes + restored.notes(self.comm, bool(self.progress.step_in_epoch))
 

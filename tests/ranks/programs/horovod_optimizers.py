@@ -148,7 +148,7 @@ def check_parameters_that_come_later() -> None:
 
 def check_a_gan() -> None:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "8 gradients|2 gradients|4 gradients")
+        warnings.filterwarnings("ignore", ".*, so [248] reduced gradients were not used")
         for passes in (1, 2):
             for zero in ("optimizer", "model"):
                 found = gan(
@@ -180,7 +180,7 @@ def check_dropped_gradients_are_reported() -> None:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             optimizer.zero_grad()
-        assert [("reduced for nothing" in str(one.message)) for one in seen] == [True] * (hvd.size() > 1)
+        assert [("zero_grad() was called before optimizer.step()" in str(one.message)) for one in seen] == [True] * (hvd.size() > 1)
         one_step(net, optimizer, step)
     same(net, alone())
 

@@ -95,7 +95,7 @@ def test_a_rank_that_hangs_is_named_and_killed() -> None:
     with Conductor() as conductor:
         group = conductor.start("slow", 2, ranks())
         numbers = group.ask("pid")
-        with pytest.raises(GroupFailed, match="rank 0 did not finish hang in time"):
+        with pytest.raises(GroupFailed, match="rank 0 did not finish 'hang'"):
             group.ask("hang", limit_s=0.2)
         group.close(limit_s=0.0)
     assert not any(is_running(number) for number in numbers)

@@ -149,7 +149,7 @@ def test_without_slurm_the_message_has_a_remedy(place: Path, capsys: Capture, mo
     ("words", "message"),
     [
         (["my task.py"], "needs the time limit of each job; give e.g. --time 00:30:00"),
-        (["my task.py", "--time", "soon"], "a time limit must be above 0 and written like"),
+        (["my task.py", "--time", "soon"], "--time must be above 0 and written like"),
         (["my task.py", "--time", "0:05"], "--time 0:05 leaves no time to train"),
         (["my tusk.py", "--time", "30"], "the task file my tusk.py does not exist"),
         (["my task.py", "--time", "30", "--epoch", "3"], "unisono submit does not know '--epoch'"),

@@ -85,7 +85,7 @@ def test_an_unknown_search_is_reported(tmp_path: Path) -> None:
 
 # ---- the metric that decides -------------------------------------------------------------------------------------------------
 
-RECORDS = "--monitor records CPU, GPU and memory; to choose the metric that decides use --best val_f1"
+RECORDS = "--monitor records CPU, GPU and memory; to choose the metric that decides which epoch is best, use --best val_f1"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_monitor_takes_no_task_file_for_a_metric(capsys: Capture) -> None:
 
 
 def test_the_metric_is_given_once() -> None:
-    with pytest.raises(UsageError, match="--best and --set monitor say the same thing; give one of them"):
+    with pytest.raises(UsageError, match="--best and --set monitor are the same setting"):
         configured("--best", "val_f1", "--set", "monitor=val_loss")
     assert configured("--best", "none").changes == {"monitor": None}
 
@@ -117,7 +117,7 @@ def test_the_metric_is_given_once() -> None:
         (["-n", "2", "--restarts", "3"], "--restarts needs --out, so that the next attempt finds the checkpoint"),
         (["--keep", "x"], "--keep must be a whole number of at least 1; received 'x'"),
         (["--elastic", "2", "--algorithm", "gem"], "--elastic needs --out and a task file"),
-        (["--portable", "old"], "unknown level of --portable 'old'"),
+        (["--portable", "old"], "unknown level 'old' of --portable"),
         (["--engine", "magic", "-n", "2"], "--engine must be one of auto, single, shm, mpi, gloo, nccl; received 'magic'"),
     ],
 )

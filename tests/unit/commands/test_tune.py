@@ -81,15 +81,15 @@ WRONG: Mapping[str, tuple[Sequence[str], str]] = {
     "no task": ((), "the task file is missing; give TASK.py, or --join DIR"),
     "a change without a value": (("x.py", "--set", "lr"), "--set needs NAME=VALUE"),
     "a change twice": (("x.py", "--set", "lr=1", "--set", "lr=2"), "--set lr is given twice; give it once"),
-    "a change and its option": (("x.py", "--set", "lr=1", "--lr", "2"), "--lr and --set lr say the same thing; give one of them"),
+    "a change and its option": (("x.py", "--set", "lr=1", "--lr", "2"), "--lr and --set lr are the same setting"),
     "an algorithm twice": (("x.py", "--set", "algorithm=local_sgd", "--algorithm", "allreduce"), "--algorithm"),
     "trials": (("x.py", "--trials", "0"), "--trials must be a whole number of at least 1; received 0"),
     "folds": (("x.py", "--folds", "0"), "--folds must be a whole number of at least 1; received 0"),
     "repeats": (("x.py", "--repeats", "-1"), "--repeats must be a whole number of at least 1; received -1"),
     "attempts": (("x.py", "--attempts", "0"), "--attempts must be a whole number of at least 1; received 0"),
     "parallel folds": (("x.py", "--parallel-folds", "2"), "--parallel-folds 2 is more than the 1 trainings of a trial"),
-    "a time": (("x.py", "--time-limit", "soon"), "a time limit must be above 0 and written like .*; received 'soon'"),
-    "no time": (("x.py", "--trial-limit", "0"), "a time limit must be above 0 and written like .*; received '0'"),
+    "a time": (("x.py", "--time-limit", "soon"), "--time-limit must be above 0 and written like .*; received 'soon'"),
+    "no time": (("x.py", "--trial-limit", "0"), "--trial-limit must be above 0 and written like .*; received '0'"),
     "seed": (("x.py", "--seed", "-4"), r"--seed must be a whole number from 0 to 4294967295; received -4"),
 }
 

@@ -169,11 +169,11 @@ def test_the_public_form_is_read(file: Path) -> None:
 
 
 def test_jets_that_cannot_be_read_are_refused(file: Path) -> None:
-    with pytest.raises(UsageError, match="holds 6 particles of 16 features; 7 of 16 were asked for"):
+    with pytest.raises(UsageError, match="holds 6 particles of 16 features, but the task needs 7 of 16"):
         jets.data(kind="hdf5", path=str(file), particles=7)
     with pytest.raises(UsageError, match=r"need their files: --set data\.path"):
         jets.data(kind="hdf5")
     with pytest.raises(UsageError, match="unknown kind 'real'"):
         jets.data(kind="real")
-    with pytest.raises(UsageError, match="of none of the five classes"):
+    with pytest.raises(UsageError, match="one of the five classes, but one has 0"):
         jets.classified((np.zeros((1, 2, 16)), np.zeros((1, 59))), particles=2)

@@ -115,7 +115,7 @@ def test_a_full_disk_is_reported_with_the_name_of_the_file() -> None:
     if not full.exists():
         pytest.skip("needs /dev/full, which Linux has")
     log = JsonLines(full)
-    with pytest.raises(UsageError, match="/dev/full cannot be written: No space left on device; make room"):
+    with pytest.raises(UsageError, match="/dev/full cannot be written: No space left on device; free some space"):
         log.started(START)
     log.close()
 

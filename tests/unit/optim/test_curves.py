@@ -79,7 +79,7 @@ def test_every_factor_is_a_finite_number_also_beyond_the_end(name: str) -> None:
     ("name", "options", "message"),
     [
         ("cosin", {}, r"unknown schedule 'cosin'; did you mean 'cosine'"),
-        ("cosine", {"warmup": 5}, r"unknown option of schedule cosine 'warmup'; did you mean 'warmup_"),
+        ("cosine", {"warmup": 5}, r"unknown option 'warmup' of schedule cosine; did you mean 'warmup_"),
         ("cosine", {"warmup_steps": 5, "warmup_epochs": 1}, r"both warmup_steps and warmup_epochs"),
         ("cosine", {"warmup_steps": 41}, r"warmup_steps must lie in 0..40"),
         ("cosine", {"warmup_steps": 2.5}, r"must be a whole number"),

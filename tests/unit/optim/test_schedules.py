@@ -133,7 +133,7 @@ def test_an_optimizer_without_a_rate_goes_without_a_schedule() -> None:
         (lambda optimizer: lr_scheduler.ExponentialLR(two_groups(), 0.9), {}, "made with another optimizer"),
         (lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 1.0, total_steps=9), {}, "ends after 9 steps and the run has 20"),
         (lr_scheduler.ExponentialLR, {}, "the schedule needs gamma"),
-        (lr_scheduler.ExponentialLR, {"gama": 0.9}, "unknown option of the schedule 'gama'; did you mean 'gamma'"),
+        (lr_scheduler.ExponentialLR, {"gama": 0.9}, "unknown option 'gama' of the schedule; did you mean 'gamma'"),
         (lr_scheduler.ExponentialLR, {"gamma": "x"}, "the scheduler ExponentialLR failed at step 1"),
         (lr_scheduler.ExponentialLR, {"gamma": 0.9, "interval": "hour"}, "must be 'step' or 'epoch'"),
         (lr_scheduler.ExponentialLR(two_groups(), 0.9), {}, "is a ExponentialLR of another optimizer"),

@@ -53,7 +53,7 @@ def test_fields_have_names() -> None:
     ("kind", "losses", "first", "message"),
     [
         ("label", ["mse"], [A], "loss \\(mse\\) does not say.*--kind raw"),
-        ("label", ["cross_entropy", "bce"], [A, B], "of the runs differs"),
+        ("label", ["cross_entropy", "bce"], [A, B], "losses of the runs .* in different ways"),
         ("raw", ["cross_entropy"] * 2, [A, B[:, :2]], "outputs of different shapes"),
         ("scores", ["cross_entropy"], [A], "two classes or one output"),
         ("raw", ["mse"], [(A, B)], "returns 2 outputs"),

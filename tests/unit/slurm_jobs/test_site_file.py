@@ -36,13 +36,13 @@ def test_all_that_it_can_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("acount = 'physics'", "unknown key of the site file .* 'acount'; did you mean 'account'"),
+        ("acount = 'physics'", "unknown key 'acount' in the site file .*; did you mean 'account'"),
         ("account = 7", "account in .* must be a text; received 7"),
         ("modules = 'cuda'", "modules in .* must be a list of texts; received 'cuda'"),
         ("modules = ['cuda', 12]", "modules in .* must be a list of texts; one of them is 12"),
         ("sbatch = 'gpu'", "sbatch in .* must be a table"),
         ("sbatch = { gres = [1] }", r"sbatch.gres in .* must be a text, a whole number or true; received \[1\]"),
-        ("sbatch = { --gres = 1 }", "named without leading dashes; received '--gres'"),
+        ("sbatch = { --gres = 1 }", "without leading dashes; received '--gres'"),
         ("partition = 'a'\nsbatch = { partition = 'b' }", "sets partition twice"),
         ("container = '''\na\nb'''", "container in .* must be one line"),
         ("account = ", "cannot be read"),

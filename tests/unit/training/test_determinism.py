@@ -117,15 +117,15 @@ def test_nothing_is_broken_by_the_same() -> None:
 @pytest.mark.parametrize("name", [name for name in DESCRIPTIONS if name not in ("cpu", "cpu_vendor", "cpu_has_fma", "portable")])
 def test_each_condition_counts(name: str) -> None:
     (sentence,) = describe_changes({**HERE, name: "b"}, HERE)
-    assert sentence == f"{DESCRIPTIONS[name]} b there, {HERE[name]} here"
+    assert sentence == f"{DESCRIPTIONS[name]} b before, {HERE[name]} now"
 
 
 def test_another_cpu_counts_unless_both_are_capped_alike() -> None:
     other = {**HERE, "cpu": "GenuineIntel 6 85", "cpu_name": "Cascade Lake"}
-    assert describe_changes(other, HERE) == ["the CPU Cascade Lake (GenuineIntel 6 85) there, Ice Lake (GenuineIntel 6 106) here"]
+    assert describe_changes(other, HERE) == ["the CPU Cascade Lake (GenuineIntel 6 85) before, Ice Lake (GenuineIntel 6 106) now"]
     assert describe_changes({**other, "portable": "avx2"}, {**HERE, "portable": "avx2"}) == []
     sentences = describe_changes({**other, "portable": "avx2"}, HERE)
-    assert [sentence.split(" there")[0] for sentence in sentences] == [
+    assert [sentence.split(" before")[0] for sentence in sentences] == [
         "--portable avx2",
         "the CPU Cascade Lake (GenuineIntel 6 85)",
     ]
@@ -135,10 +135,10 @@ def test_another_cpu_counts_unless_both_are_capped_alike() -> None:
 def test_fma_and_the_maker_count_where_the_cpu_does_not() -> None:
     here = {**HERE, "portable": "baseline"}
     old = {**here, "cpu": "GenuineIntel 6 26", "cpu_has_fma": False}
-    assert describe_changes(old, here) == ["whether the CPU has FMA False there, True here"]
+    assert describe_changes(old, here) == ["whether the CPU has FMA False before, True now"]
     other = {**here, "cpu": "AuthenticAMD 25 1", "cpu_vendor": "AuthenticAMD"}
-    assert describe_changes(other, here) == ["the maker of the CPU AuthenticAMD there, GenuineIntel here"]
+    assert describe_changes(other, here) == ["the maker of the CPU AuthenticAMD before, GenuineIntel now"]
 
 
 def test_another_version_is_reported_once() -> None:
-    assert describe_changes({**HERE, "torch": "2.9.0", "torch_build": "b"}, HERE) == ["PyTorch 2.9.0 there, a here"]
+    assert describe_changes({**HERE, "torch": "2.9.0", "torch_build": "b"}, HERE) == ["PyTorch 2.9.0 before, a now"]

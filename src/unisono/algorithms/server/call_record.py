@@ -75,7 +75,8 @@ def read_call_record(path: Path) -> list[str]:
         if line.startswith(REPLAY_BREAK):
             why = line.removeprefix(REPLAY_BREAK)
             raise UsageError(
-                f"this run cannot be repeated (--replay): {why} ({path}, line {number}); give a run that was resumed unchanged"
+                f"the recorded run cannot be repeated (--replay): {why} ({path}, line {number}); give a run that was not "
+                "resumed, or resumed with the same workers and batches"
             )
         if not (line.removeprefix(LOST).isdecimal() or line.startswith(STOP)):
             raise UsageError(
@@ -202,10 +203,14 @@ class ReplayServer(Server):
             request = self._server.receive(timeout_s)
         self._num_silences = self._num_silences + 1 if request is None and self._server.all_await_replies() else 0
         if self._num_silences > MOST_SILENCES:
-            wanted = f"worker {self._lines[0]} is next, but it" if self._lines else "it has ended, and no worker"
+            where = (
+                f"worker {self._lines[0]} is next, but no longer calls"
+                if self._lines
+                else "it has no more calls, and no worker calls"
+            )
             raise TrainingFailed(
-                f"the recorded order (--replay) does not lead to the end of the run: {wanted} calls the server any more. The "
-                "record is of another experiment, or of a run that was killed; give another run"
+                f"the recorded order (--replay) does not lead to the end of the run: {where} the server. The record is of another "
+                "experiment, or of a run that was killed; give another run"
             )
         return request
 

@@ -30,7 +30,7 @@ class ServerLayout(Roles):
         known = [entry.name for entry in fields(VirtualClock)]
         for name in layout.clock:
             if name not in known:
-                raise unknown_name("setting of a simulation (--set simulate.NAME)", name, known)
+                raise unknown_name("setting", name, known, "of a simulation (--set simulate.NAME)")
         clock = NO_TIME if layout.simulate is None else VirtualClock(**layout.clock)
         return cls(size, layout.group or 1, layout.simulate, layout.elastic, layout.servers or 1, layout.replays, clock)
 

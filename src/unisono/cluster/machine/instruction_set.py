@@ -71,7 +71,7 @@ def settings_of(level: str, cpu: Processor) -> tuple[Setting, ...]:
     """Pure: returns the settings that cap the libraries at a level; refuses a level that is not known or that this CPU does not
     support."""
     if level not in LEVELS:
-        raise unknown_name("level of --portable", level, LEVELS)
+        raise unknown_name("level", level, LEVELS, "of --portable")
     missing = REQUIRED_FEATURES[level] - cpu.features
     where = f"--portable {level} does not work on this CPU ({cpu.name or cpu.kind or 'of an unknown kind'})"
     possible = [

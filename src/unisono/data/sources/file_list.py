@@ -83,8 +83,8 @@ def missing_key(key: str, known: Iterable[str], where: str) -> UsageError:
     """Makes the error of a key that is not there, with the nearest names and all that are."""
     names = sorted(known)
     near = difflib.get_close_matches(key, names, n=3, cutoff=0.5) or [name for name in names if name.lower() == key.lower()]
-    hint = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
-    return UsageError(f"there is no {key!r} in {where}; {hint}Known: {', '.join(names) or 'nothing'}")
+    hint = f"did you mean {' or '.join(repr(name) for name in near)}? Known" if near else "known"
+    return UsageError(f"there is no {key!r} in {where}; {hint}: {', '.join(names) or 'nothing'}")
 
 
 def unreadable(path: Path, kind: str, error: Exception) -> UsageError:

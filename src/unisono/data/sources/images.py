@@ -65,8 +65,8 @@ class Images(Source):
         for index, picture in zip(indices, pictures, strict=True):
             if picture.shape != first:
                 raise UsageError(
-                    f"{self.paths[int(index)]} has {picture.shape[1:]} rows and columns, another picture {first[1:]}; "
-                    "give size=(rows, columns) to resize all of them"
+                    f"{self.paths[int(index)]} has {picture.shape[1:]} rows and columns, but {self.paths[int(indices[0])]} has "
+                    f"{first[1:]}; give size=(rows, columns) to resize all pictures"
                 )
         return batch_of(np.stack(pictures), None if self._labels is None else self._labels[indices])
 

@@ -76,7 +76,7 @@ def _named_loss(name: str, options: Mapping[str, Any]) -> Loss:
     known = tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
     for option in options:
         if option not in known:
-            raise unknown_name(f"option of loss {name}", option, known)
+            raise unknown_name("option", option, known, f"of loss {name}")
     try:
         return kind(**options)
     except (TypeError, ValueError) as error:  # e.g. text where a number belongs

@@ -92,7 +92,7 @@ class FrontEnd(ABC):
         children = {name for name, _ in model.named_modules() if name}
         for name in task.optimizer:
             if name not in children:
-                raise unknown_name("module of the model (optimizer of the task)", name, children)
+                raise unknown_name("module", name, children, "of the model (optimizer of the task)")
         parts = {name: [one for one in trainable(model) if one[0].startswith(f"{name}.")] for name in task.optimizer}
         taken = [name for part in parts.values() for name, _ in part]
         if len(set(taken)) < len(taken):

@@ -240,12 +240,12 @@ def _num_epochs(config: Mapping[str, Any]) -> int:
 
 
 def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
-    """Pure: describes the differences between two values of JSON, key by key: "lr 0.1 there, 0.2 here"."""
+    """Pure: describes the differences between two values of JSON, key by key: "lr 0.1 before, 0.2 now"."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in [*there, *(key for key in here if key not in there)]:
             yield from differences(there.get(key), here.get(key), f"{place}.{key}" if place else key)
     elif there != here:
-        yield f"{place} {_shorten(there)} there, {_shorten(here)} here"
+        yield f"{place} {_shorten(there)} before, {_shorten(here)} now"
 
 
 def as_json(value: Any) -> Any:

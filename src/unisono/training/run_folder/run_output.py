@@ -104,7 +104,7 @@ def _changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Se
         return determinism.describe_changes(before["promise"], now["promise"])
     there, here = (
         {
-            "workers": about["num_workers"],
+            "processes": about["num_workers"],
             "threads of each worker": about["threads"],
             "engine": about["engine"],
             "device": about["device"],
@@ -120,7 +120,7 @@ def _effect_on_result(difference: str, parts: TrainingParts) -> str:
     """Pure: what a change since an earlier attempt means for the result of a run."""
     if parts.algorithm.depends_on_call_order:
         return "differ in any case, as it depends on the order of calls"
-    is_another = parts.algorithm.has_own_replicas and difference.startswith("workers ")
+    is_another = parts.algorithm.has_own_replicas and difference.startswith("processes ")
     return "differ, as workers learn by themselves" if is_another else "be the same only up to rounding"
 
 

@@ -69,11 +69,11 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.name not in SEARCHES:
-            raise unknown_name("search (--search)", self.name, ("auto", *SEARCHES))
+            raise unknown_name("search", self.name, ("auto", *SEARCHES), "(--search)")
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"--seed must lie in 0..{2**32 - 1}; received {self.seed}")
         if self.prune not in PRUNERS:
-            raise unknown_name("pruner (--prune)", self.prune, PRUNERS)
+            raise unknown_name("pruner", self.prune, PRUNERS, "(--prune)")
         if self.prune != "none" and len(self.higher_is_better) > 1:
             raise UsageError(
                 f"--prune {self.prune} needs a single metric, and {len(self.higher_is_better)} are given; leave out --prune, or "

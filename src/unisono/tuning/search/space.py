@@ -190,7 +190,7 @@ def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Di
     """Makes a dimension from its TOML table (`where` in messages); refuses keys and values that make no sense."""
     for key in leaf:
         if key not in LEAF_KEYS:
-            raise unknown_name(f"key of {where}", key, LEAF_KEYS)
+            raise unknown_name("key", key, LEAF_KEYS, f"of {where}")
     if not isinstance(leaf.get("when", {}), Mapping):
         raise UsageError(
             f"when of {where} must name other dimensions, e.g. when = {{ optimizer = 'sgd' }}; received {leaf['when']!r}"

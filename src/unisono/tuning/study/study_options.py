@@ -69,9 +69,9 @@ class TuneConfig:
     device: str = option("auto", "auto, cpu or cuda", "D", is_keyword=False)
 
     time_limit_s: float | None = time_limit_option(
-        f"stop and save before this time is over: {DURATION_FORMS}", group=LIMITS, flag="--time-limit"
+        "--time-limit", f"stop and save before this time is over: {DURATION_FORMS}", group=LIMITS
     )
-    trial_limit_s: float | None = time_limit_option("a trial that runs longer counts as failed", flag="--trial-limit")
+    trial_limit_s: float | None = time_limit_option("--trial-limit", "a trial that runs longer counts as failed")
     attempts: int = option(5, "how often to start a trial whose processes are killed", "A", least=1)
     quiet: bool = option(False, "print nothing but errors", is_keyword=False)
 

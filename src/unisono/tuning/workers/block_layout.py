@@ -58,19 +58,19 @@ def layout_of(num_ranks: int, workers: int, parallel_folds: int = 1, num_trials:
     size = found.block_size
     if num_ranks < size:
         raise UsageError(
-            f"{num_ranks} ranks are fewer than one block of {size} ({workers} workers times {parallel_folds} folds at a time); "
+            f"{num_ranks} ranks are too few for one block of {size} ({workers} workers times {parallel_folds} folds at a time); "
             f"use -n {size}, or fewer --workers"
         )
     idle = num_ranks % size - 1
     if idle > 0:
         below, above = found.num_blocks * size, (found.num_blocks + 1) * size
         raise UsageError(
-            f"of {num_ranks} ranks {below} make blocks of {size}, one coordinates, and {idle} would have nothing to do; "
+            f"of {num_ranks} ranks, {below} make blocks of {size}, one coordinates, and {idle} would have nothing to do; "
             f"use -n {below}, {below + 1} or {above}"
         )
     if num_trials is not None and found.num_blocks > num_trials > 0:
         raise UsageError(
-            f"{found.num_blocks} blocks are more than {num_trials} trial{_s(num_trials)} can use; use -n {num_trials * size}, or "
-            "more --workers or --trials"
+            f"{num_ranks} ranks make {found.num_blocks} blocks, but {num_trials} trial{_s(num_trials)} can use only {num_trials}; "
+            f"use -n {num_trials * size}, or more --workers or --trials"
         )
     return found

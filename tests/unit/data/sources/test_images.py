@@ -52,7 +52,7 @@ def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     write_picture(tmp_path / "cat" / "b.png", (1, 2, 3), size=(7, 7))
     with pytest.raises(UsageError, match=r"no 'cats' in .*did you mean 'cat'"):
         ImageFolder(tmp_path, classes=["cats"])
-    with pytest.raises(UsageError, match=r"b\.png has \(7, 7\) rows and columns, another picture \(4, 6\); give size"):
+    with pytest.raises(UsageError, match=r"b\.png has \(7, 7\) rows and columns, but .*a\.png has \(4, 6\); give size"):
         ImageFolder(tmp_path).read(np.array([0, 1]))
     whole = (tmp_path / "cat" / "b.png").read_bytes()
     (tmp_path / "cat" / "b.png").write_bytes(whole[: len(whole) // 2])
@@ -106,7 +106,7 @@ def test_labels_of_a_table(table: Path, label: Any, targets: list[float], dtype:
 def test_classes_may_be_given_in_order(table: Path) -> None:
     source = of(table, label="diagnosis", classes=("nv", "mel", "bcc"))
     assert source.read(np.arange(3))[1].tolist() == [0, 1, 0]
-    with pytest.raises(UsageError, match=r"no 'mel' in the classes given .* Known: nv"):
+    with pytest.raises(UsageError, match=r"no 'mel' in the classes given .*nown: nv"):
         of(table, label="diagnosis", classes=("nv",))
     assert len(of(table).read(np.arange(3))) == 1, "no label, no targets"
 

@@ -630,7 +630,7 @@ def test_an_elastic_job_needs_few_flags(plans: list[Plan]) -> None:
     assert order("--min-np", "1", env={"HOROVOD_START_TIMEOUT": "9", "HOROVOD_ELASTIC_TIMEOUT": "8"}).start() == 3
     assert (plans[-1].start_timeout_s, plans[-1].elastic_timeout_s) == (9.0, 8.0)
     for wrong in ("--min-np 3 --max-np 2", "--min-np 3 -np 2", "--min-np 0"):
-        with pytest.raises(UsageError, match="must be 1 or more, and none smaller"):
+        with pytest.raises(UsageError, match=r"must be 1 or more, .*; received --min-np"):
             order(*wrong.split()).start()
 
 

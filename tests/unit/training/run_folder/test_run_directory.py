@@ -62,7 +62,7 @@ def test_out_with_another_run_names_what_differs(tmp_path: Path) -> None:
         RunDirectory.open(tmp_path, "digits", other)
     told = str(caught.value)
     assert "holds another run: " in told and "--fresh" in told and "--accept-changes" in told
-    assert "lr 0.1 there, 0.2 here; optimizer_options.nesterov nothing there, true here; seed nothing there, 1 here" in told
+    assert "lr 0.1 before, 0.2 now; optimizer_options.nesterov nothing before, true now; seed nothing before, 1 now" in told
     assert json.loads((tmp_path / "config.json").read_text()) == CONFIG, "nothing is lost"
 
 
@@ -73,10 +73,10 @@ def test_the_same_run_resumes_whatever_may_change(tmp_path: Path) -> None:
         config |= change
         with RunDirectory.open(tmp_path, "digits", config) as run:
             assert run.changes == ()
-    with pytest.raises(UsageError, match=r"settings.epochs 5 there, 4 here"):
+    with pytest.raises(UsageError, match=r"settings.epochs 5 before, 4 now"):
         RunDirectory.open(tmp_path, "digits", {**config, "settings": {"epochs": 4}})
     with RunDirectory.open(tmp_path, "digits", {**config, "lr": 1.0}, accept_changes=True) as run:
-        assert run.changes == ("lr 0.1 there, 1.0 here",)
+        assert run.changes == ("lr 0.1 before, 1.0 now",)
     assert json.loads((tmp_path / "config.json").read_text())["lr"] == 0.1, "kept until the caller can go on so"
 
 
@@ -117,7 +117,7 @@ def test_out_with_remains_or_garbage_is_refused_and_with_other_files_taken(tmp_p
 
 def test_many_differences_are_counted(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path, "digits", {str(number): 0 for number in range(10)}).close()
-    with pytest.raises(UsageError, match="5 0 there, 1 here and 4 more"):
+    with pytest.raises(UsageError, match="5 0 before, 1 now and 4 more"):
         RunDirectory.open(tmp_path, "digits", {str(number): 1 for number in range(10)})
 
 

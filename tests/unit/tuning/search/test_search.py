@@ -526,8 +526,8 @@ def test_an_objective_may_change_its_mind_about_a_range() -> None:
 # ---- refusals ------------------------------------------------------------------------------------------------------------
 
 REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    "unknown search": ({"name": "tpee"}, r"unknown search \(--search\) 'tpee'; did you mean 'tpe'"),
-    "unknown pruner": ({"name": "tpe", "prune": "ashe"}, r"unknown pruner \(--prune\) 'ashe'; did you mean 'asha'"),
+    "unknown search": ({"name": "tpee"}, r"unknown search 'tpee' \(--search\); did you mean 'tpe'"),
+    "unknown pruner": ({"name": "tpe", "prune": "ashe"}, r"unknown pruner 'ashe' \(--prune\); did you mean 'asha'"),
     "pruning of two": (
         {"name": "tpe", "prune": "asha", "higher_is_better": [True, False]},
         "asha needs a single metric, and 2",

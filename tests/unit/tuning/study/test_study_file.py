@@ -53,21 +53,21 @@ def test_a_folder_that_a_job_has_begun_to_use_is_no_obstacle(tmp_path: Path) -> 
 
 
 DIFFERENT: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    "task": ({"task": "letters"}, 'holds another task: task "digits" there, "letters" here'),
+    "task": ({"task": "letters"}, 'holds another task: task "digits" before, "letters" now'),
     "space": (
         {"space": {"dimensions": [], "fixed": {}}},
         r"holds a study with another space: space\.lr .*\. Trials of both cannot be compared; give another --out",
     ),
     "source": (
         {"sources": {"digits.py": "abd"}},
-        r'files of the task have changed since .*: sources\.digits\.py "abc" there, "abd" here\. .*--accept-changes .*'
+        r'files of the task have changed since .*: sources\.digits\.py "abc" before, "abd" now\. .*--accept-changes .*'
         "give another --out",
     ),
     "objectives": ({"objectives": [{"metric": "val_loss", "higher_is_better": False}]}, "objectives"),
-    "folds": ({"folds": 5}, "folds 3 there, 5 here"),
-    "seed": ({"seed": 1}, "seed 0 there, 1 here"),
+    "folds": ({"folds": 5}, "folds 3 before, 5 now"),
+    "seed": ({"seed": 1}, "seed 0 before, 1 now"),
     "many": ({"seed": 1, "folds": 2, "repeats": 2, "fold_by": "random", "sources": {}}, "and 1 more"),
-    "settings of all trials": ({"fixed": {"epochs": 50}}, r"fixed\.epochs 5 there, 50 here"),
+    "settings of all trials": ({"fixed": {"epochs": 50}}, r"fixed\.epochs 5 before, 50 now"),
 }
 
 
@@ -132,7 +132,7 @@ def test_of_jobs_that_come_at_the_same_time_one_makes_it(tmp_path: Path, same: b
         assert found == [0] * 8
     else:
         assert found.pop(winner) == winner
-        assert all(f"seed {winner} there" in text for text in found)
+        assert all(f"seed {winner} before" in text for text in found)
     assert [one.name for one in tmp_path.iterdir()] == ["study.json"], "no draft is left"
 
 
@@ -145,7 +145,7 @@ def test_files_that_have_changed_may_be_accepted(tmp_path: Path) -> None:
     found = make_study(tmp_path, second, accept_changes=True)
     assert found["sources"] == made["sources"] == {"digits.py": "abc"} and found["id"] == made["id"]
     (accepted,) = found["accepted"]
-    assert accepted["sources"] == second["sources"] and 'sources.digits.py "abc" there, "abd" here' in accepted["changes"]
+    assert accepted["sources"] == second["sources"] and 'sources.digits.py "abc" before, "abd" now' in accepted["changes"]
     assert make_study(tmp_path, second) == found == make_study(tmp_path, ABOUT, accept_changes=True), "both are known from now on"
     with pytest.raises(UsageError, match="have changed since"):
         make_study(tmp_path, {**ABOUT, "sources": {"digits.py": "abe"}})
@@ -154,7 +154,7 @@ def test_files_that_have_changed_may_be_accepted(tmp_path: Path) -> None:
 
 def test_nothing_but_files_may_change(tmp_path: Path) -> None:
     made = make_study(tmp_path, ABOUT)
-    with pytest.raises(UsageError, match=r"sources\.digits\.py .*; folds 3 there, 5 here\. Trials of both cannot be compared"):
+    with pytest.raises(UsageError, match=r"sources\.digits\.py .*; folds 3 before, 5 now\. Trials of both cannot be compared"):
         make_study(tmp_path, {**ABOUT, "sources": {"digits.py": "abd"}, "folds": 5}, accept_changes=True)
     assert read_study(tmp_path) == made
 

@@ -28,19 +28,19 @@ def test_without_a_rest_a_thread_coordinates(num_ranks: int, workers: int, block
 @pytest.mark.parametrize(
     ("numbers", "trials", "message"),
     [
-        ((2, 3, 1), None, r"2 ranks are fewer than one block of 3 .*; use -n 3, or fewer --workers"),
+        ((2, 3, 1), None, r"2 ranks are too few for one block of 3 .*; use -n 3, or fewer --workers"),
         (
             (15, 3, 2),
             None,
-            r"of 15 ranks 12 make blocks of 6, one coordinates, and 2 would .*; use -n 12, 13 or 18",
+            r"of 15 ranks, 12 make blocks of 6, one coordinates, and 2 would .*; use -n 12, 13 or 18",
         ),
-        ((8, 1, 1), 3, r"8 blocks are more than 3 trials can use; use -n 3"),
+        ((8, 1, 1), 3, r"8 ranks make 8 blocks, but 3 trials can use only 3; use -n 3"),
         ((4, 0, 1), None, r"--workers must be at least 1; received 0"),
         ((0, 1, 1), None, r"-n must be at least 1; received 0"),
         ((-2, 1, 1), None, r"-n must be at least 1; received -2"),
         ((4, 1, 0), None, r"--parallel-folds must be at least 1; received 0"),
-        ((13, 3, 1), 3, r"4 blocks are more than 3 trials can use; use -n 9"),
-        ((3, 2, 2), None, r"3 ranks are fewer than one block of 4 \(2 workers times 2 folds at a time\); use -n 4"),
+        ((13, 3, 1), 3, r"13 ranks make 4 blocks, but 3 trials can use only 3; use -n 9"),
+        ((3, 2, 2), None, r"3 ranks are too few for one block of 4 \(2 workers times 2 folds at a time\); use -n 4"),
     ],
 )
 def test_ranks_that_would_do_nothing_are_refused(numbers: tuple[int, int, int], trials: int | None, message: str) -> None:

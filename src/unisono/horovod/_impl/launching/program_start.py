@@ -253,13 +253,12 @@ class ProgramLaunch:
         hosts = self._given_hosts()
         if hosts is None and script is None and self._in_other_nodes():
             hosts = self._hosts_of_slurm()
-        asked = [self.values[name] for name in ("min_num_proc", "num_proc", "max_num_proc")]
+        flags = {"--min-np": "min_num_proc", "-np": "num_proc", "--max-np": "max_num_proc"}
+        asked = [self.values[name] for name in flags.values()]
         given = [count for count in asked if count is not None]
         if 0 in given or given != sorted(given):
-            raise UsageError(
-                "--min-np, -np and --max-np must be 1 or more, and none smaller than the one before; received "
-                + ", ".join("not given" if count is None else str(count) for count in asked)
-            )
+            shown = " ".join(f"{flag} {count}" for flag, count in zip(flags, asked, strict=True) if count is not None)
+            raise UsageError(f"--min-np, -np and --max-np must be 1 or more, with --min-np <= -np <= --max-np; received {shown}")
         least, num_proc, most = asked
         num_proc = num_proc or least or (None if hosts is None else sum(slots for _, slots in hosts)) or most
         if num_proc is None:

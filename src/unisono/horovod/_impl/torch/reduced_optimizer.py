@@ -293,8 +293,9 @@ class _DistributedOptimizer(Wrapped):
             self.set_backward_passes_per_step(self.backward_passes_per_step)
         if dropped:
             warnings.warn(
-                f"{len(dropped)} gradients were reduced for nothing: optimizer.zero_grad() was called before optimizer.step(); if "
-                "another network's backward pass computes them, as in a GAN, requires_grad_(False) during that pass saves time",
+                f"optimizer.zero_grad() was called before optimizer.step(), so {len(dropped)} reduced gradients were not "
+                "used; if another network's backward pass computes them, as in a GAN, call requires_grad_(False) before "
+                "that pass to save time",
                 stacklevel=2,
             )
         super().zero_grad(*args, **options)
