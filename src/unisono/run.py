@@ -134,7 +134,7 @@ def build_trainer(run: RunContext, batch: int | None = None, progress: Progress 
     shared: dict[str, Any] = {
         "comm": run.comm,
         "parts": parts,
-        "evaluation_batch": batch or evaluation_batch(task.global_batch, task.shards or run.comm.size),
+        "evaluation_batch": batch or evaluation_batch(task.global_batch, task.shards or parts.algorithm.num_working),
         "hooks": hooks,
         "observers": observers,
         "saving": saving,
@@ -281,11 +281,11 @@ def _finish(run: RunContext, trainer: TrainerBase, test: Mapping[str, float], mi
     are_equal = len(set(hashes)) == 1
     summary: dict[str, Any] = {}
     if output is not None:
-        sha256 = _write_weights(output, trainer, weights)
+        hashes_of_files = _write_weights(output, trainer, weights)
         summary = {
             **summary_of(trainer, test, run.began),
             "algorithm": output.record["algorithm"],
-            "weights_sha256": sha256,
+            **hashes_of_files,
             "replicas_equal": are_equal,
             **({"monitor": [rows[0] for rows in monitors]} if run.config.monitor else {}),
             **output.about(mixed),
@@ -315,12 +315,16 @@ def _finish(run: RunContext, trainer: TrainerBase, test: Mapping[str, float], mi
     return RunResult(out, summary, comm.rank)
 
 
-def _write_weights(output: RunOutput, trainer: TrainerBase, weights: Mapping[str, torch.Tensor]) -> str:
-    """Local, blocking: writes the final weights and the best ones; returns the hash of the final ones."""
-    began, name, saving = perf_counter_ns(), trainer.parts.task.name, trainer.saving
-    sha256 = save_weights(output.directory.weights, weights, task=name, step=trainer.progress.step)
-    if saving is not None and saving.best.weights:
-        save_weights(output.directory.best, saving.best.weights, task=name, step=saving.best.step)
+def _write_weights(output: RunOutput, trainer: TrainerBase, weights: Mapping[str, torch.Tensor]) -> dict[str, str | None]:
+    """Local, blocking: writes the final weights and the best ones; returns their hashes as entries of the summary."""
+    began, directory = perf_counter_ns(), output.directory
+    best = {} if trainer.saving is None else trainer.saving.best.weights
+    found = {
+        "weights_sha256": save_weights(directory.weights, weights),
+        "best_weights_sha256": save_weights(directory.best, best) if best else None,
+    }
+    if not best:
+        directory.best.unlink(missing_ok=True)  # of an attempt with another monitor
     if trainer.spans is not None:
         trainer.spans.add("save", "weights", began, perf_counter_ns())
-    return sha256
+    return found

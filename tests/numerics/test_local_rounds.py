@@ -30,6 +30,7 @@ from unisono.task.task import Task
 from unisono.testing.thread_communicator import run_threads
 from unisono.training.checkpointing.checkpoint import Checkpoints, CheckpointStore
 from unisono.training.checkpointing.saving import SaveInterval, Saving
+from unisono.training.checkpointing.worker_states import merge_workers
 from unisono.training.frontends.assemble import assemble
 from unisono.training.progress import Progress
 from unisono.training.run_hooks import RunHooks
@@ -481,6 +482,46 @@ def test_another_algorithm_resumes_from_the_mean(tmp_path: Path) -> None:
     train(what, 2, "diloco", {"period": 3}, folder=tmp_path, max_steps=6)
     train(what, 2, "allreduce", folder=tmp_path, max_steps=7)
     assert expect_equal(train(what, 2, "local_sgd", {"period": 3}, folder=tmp_path))
+
+
+SAVED: dict[str, tuple[str, dict[str, Any]]] = {
+    "an exchange under way": ("diloco", {"period": 3, "overlap": 2}),
+    "a round of diloco": ("diloco", {"period": 4}),
+    "a round of slowmo": ("slowmo", {"period": 4}),
+    "a round of local_sgd": ("local_sgd", {"period": 4}),
+}
+
+
+@pytest.mark.parametrize("saved", SAVED)
+@pytest.mark.parametrize("now", ["local_sgd", "slowmo", "diloco", "post_local_sgd"])
+def test_a_round_that_another_algorithm_began_ends_with_the_mean(saved: str, now: str, tmp_path: Path) -> None:
+    """As with --accept-changes; also where a checkpoint of an earlier version has no settings of the exchange."""
+    before, options = SAVED[saved]
+    what = task(normed, optimizer="adam")
+    train(what, 2, before, options, folder=tmp_path, max_steps=3)
+    loaded = Checkpoints(tmp_path, 3).newest()
+    assert loaded is not None
+    (_, tensors), later = merge_workers(loaded.snapshot.state()), {"period": 4, "switch_step": 6}
+    mine = later if now == "post_local_sgd" else {"period": 4}
+    lives = train(what, 2, now, mine, folder=tmp_path, max_steps=3)
+    if now != before:
+        mean = {name: tensors[f"model.{name}"] for name in lives[0].weights if "num_batches" not in name}
+        assert_same({name: one for name, one in expect_equal(lives).items() if name in mean}, mean)
+    expect_equal(train(what, 2, now, mine, folder=tmp_path, max_steps=4))
+    assert expect_equal(train(what, 2, now, mine, folder=tmp_path))
+
+
+def test_a_later_switch_ends_the_local_part(tmp_path: Path) -> None:
+    """As with --accept-changes: from then on every step is that of all-reduce, with equal weights and optimisers."""
+    for optimizer in ("sgd", "adam"):
+        what, folder = task(linear, optimizer=optimizer, global_batch=22), tmp_path / optimizer
+        train(what, 2, "post_local_sgd", {"period": 4, "switch_step": 0}, folder=folder, max_steps=1)
+        found = train(what, 2, "post_local_sgd", {"period": 4, "switch_step": 9}, folder=folder, max_steps=3)
+        assert found[0].notes
+        synchronous = expect_equal(train(what, 2, "allreduce", max_steps=3))
+        if optimizer == "sgd":
+            assert_same(expect_equal(found), synchronous)
+        expect_equal(found)
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------------------------

@@ -67,6 +67,20 @@ def test_gem_of_four_workers_is_repeated(fork_server: ForkServer) -> None:
     assert Path("run/arrivals.txt").read_text() == Path("again/arrivals.txt").read_text()
 
 
+def test_a_virtual_replay_evaluates_with_the_same_bits(fork_server: ForkServer) -> None:
+    """Validation and test data are more than one batch of an evaluation; the files of equal weights are equal."""
+    options = (*GEM, "--global-batch", "96", "--set", "data.num=192", "--set", "data.test=190", "--best", "val_loss")
+    train(fork_server, "run", 3, *options)
+    train(fork_server, "virtual", 1, *options, "--simulate", "2", "--replay", "run")
+    assert found("virtual") == found("run")
+    metrics = [json.loads(Path(out, "summary.json").read_text())["metrics"] for out in ("run", "virtual")]
+    assert "test_loss" in metrics[0]
+    names = [name for name in metrics[0] if "loss" in name]
+    assert [metrics[0][name] for name in names] == [metrics[1][name] for name in names]
+    for name in ("weights.safetensors", "best.safetensors"):
+        assert Path("run", name).read_bytes() == Path("virtual", name).read_bytes()
+
+
 @pytest.mark.parametrize("options", [EASGD, DOWNPOUR], ids=["easgd", "downpour"])
 def test_a_vote_to_stop_and_a_target(fork_server: ForkServer, options: tuple[str, ...]) -> None:
     """Batch-norm and an optimiser of each worker; one of them hears the signal, and the next attempt reaches the target."""

@@ -148,6 +148,11 @@ class Algorithm(ABC):
         """Local: number of workers, each of which computes a part of every batch; a group of processes counts once."""
 
     @property
+    def num_working(self) -> int:
+        """Local: number of processes that are workers, or members of one."""
+        return self.num_workers * self.group
+
+    @property
     def num_servers(self) -> int:
         """Local: number of processes that serve: they hold the weights on which the workers agree."""
         return 0
@@ -180,8 +185,14 @@ class Algorithm(ABC):
         unless `replicas_differ`. Tensors are not copied."""
         return {}
 
+    def takes_own_states(self, state: Mapping[str, Any], step: int) -> bool:  # noqa: ARG002 - most need not know
+        """Local, before `start`: whether every worker can resume with weights and an optimiser of its own, saved after `step` steps
+        with this `state`, maybe by another algorithm. If not, all resume from their mean."""
+        return self.has_own_replicas
+
     def restore(self, state: Mapping[str, Any], size: int) -> None:  # noqa: B027 - most have no state
-        """Local, after `start`: resumes with what `state` gave in a training of `size` ranks."""
+        """Collective, after `start`: resumes with what `state` gave, of this or of another algorithm, in a training of `size`
+        ranks."""
 
 
 @dataclass

@@ -141,6 +141,11 @@ class DiLoCo(LocalRounds):
         on_the_way = {"sent": self._sent, "differences": self._differences} if in_flight else {}
         return super().rule_state(in_flight) | on_the_way
 
+    def can_continue(self, state: Mapping[str, Any]) -> bool:
+        """As inherited; an exchange under way needs also what was sent and the mean differences."""
+        on_the_way = set() if state.get("in_flight") is None else {"sent", "differences"}
+        return {*self.kept, *on_the_way} <= state.keys()
+
     def restore_rule(self, state: Mapping[str, Any]) -> None:
         super().restore_rule(state)
         device = self.adapter.device

@@ -58,6 +58,7 @@ class PostLocalSGD(LocalSGD):
 
     def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
         if at.step < self.options.switch_step:
+            self._is_local, self._num_steps = False, 0  # it may be resumed with a later switch, from the mean
             return self._allreduce.step(micro_batches, at)
         if not self._is_local:
             self._known += self._allreduce.flush_stats()
@@ -76,6 +77,14 @@ class PostLocalSGD(LocalSGD):
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "is_local": self._is_local}
+
+    def takes_own_states(self, state: Mapping[str, Any], step: int) -> bool:
+        """As inherited; all steps before the switch need equal weights and optimisers."""
+        return bool(state.get("is_local", False)) and step >= self.options.switch_step
+
+    def can_continue(self, state: Mapping[str, Any]) -> bool:
+        """As inherited; only the own local part has rounds."""
+        return bool(state.get("is_local", False)) and super().can_continue(state)
 
     def restore(self, state: Mapping[str, Any], size: int) -> None:
         super().restore(state, size)

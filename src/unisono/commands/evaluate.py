@@ -15,10 +15,11 @@ from unisono.predict.predict_options import EvaluateConfig
 from unisono.task.options import add_options, options_for
 
 DESCRIPTION = """Builds task, data and model again from a run directory and evaluates its weights: every sample counts once,
-whatever the number of workers. The result is printed and written to RUN/evaluation-SPLIT.json.
+whatever the number of workers. The result is printed and written to RUN/evaluation-SPLIT.json (of the best weights to
+evaluation-SPLIT-best.json).
 A task file or data that have changed since the training are refused (see --accept-changes)."""
 EPILOG = """examples:
-  unisono evaluate runs/digits                                 the test data, with the final weights
+  unisono evaluate runs/digits                                 the test data, with the weights that count
   unisono evaluate runs/digits -n 4 --split validation --weights best
   unisono evaluate runs/digits --save-predictions              lets `unisono compare` show differences with intervals
   unisono evaluate runs/digits --json > digits.json"""
@@ -54,7 +55,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
         finally:
             bar.close()
         if comm.rank == 0:
-            print(json.dumps(found, indent=2) if args.json else _table(found, str(run.evaluation(config.split, config.weights))))
+            print(json.dumps(found, indent=2) if args.json else _table(found, str(run.evaluation(config.split, found["weights"]))))
     return 0
 
 

@@ -49,15 +49,16 @@ class FileDigest:
     num_bytes: int
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileDigest:
-    """Local, blocking: writes a new file with these tensors of the host's memory; it is on the disk when this returns."""
-    return write_pieces(path, _pieces(tensors))
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> FileDigest:
+    """Local, blocking: writes a file with these tensors of the host's memory; it is on the disk when this returns. `about` becomes
+    part of its metadata. Equal tensors give equal files, byte for byte."""
+    return write_pieces(path, _pieces(tensors, about or {}))
 
 
 def write_pieces(path: Path, pieces: Iterator[bytes | memoryview]) -> FileDigest:
-    """Local, blocking: writes a new file of these bytes; it is on the disk when this returns."""
+    """Local, blocking: writes a file of these bytes; it is on the disk when this returns."""
     digest, num_bytes = hashlib.sha256(), 0
-    with path.open("xb", buffering=0) as file:
+    with path.open("wb", buffering=0) as file:
         for piece in pieces:
             rest = memoryview(piece)
             while rest:
@@ -68,13 +69,13 @@ def write_pieces(path: Path, pieces: Iterator[bytes | memoryview]) -> FileDigest
     return FileDigest(digest.hexdigest(), num_bytes)
 
 
-def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+def _pieces(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> Iterator[bytes | memoryview]:
     """Yields the length of the header, the header, and all values: those of wide types first, so that every tensor is aligned."""
     for name, tensor in tensors.items():
         if tensor.dtype not in TYPE_NAMES:
             raise UsageError(f"{name} is of type {tensor.dtype}, which a safetensors file cannot hold; use another type")
     ordered = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **about}}
     offset = 0
     for name in ordered:
         tensor, start = tensors[name], offset

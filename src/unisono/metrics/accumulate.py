@@ -50,16 +50,17 @@ class Accumulator:
         self._loss = torch.zeros(NUM_LOSS_SUMS, dtype=torch.float64)
         self._sums = {}
 
-    def combine(self, comm: Communicator) -> None:
-        """Collective, blocking, once: from here on the values are those of all ranks' samples, in rank order."""
-        if self._stretches:
+    def combine(self, comm: Communicator, in_chunks: bool = False) -> None:
+        """Collective, blocking, once: from here on the values are those of all ranks' samples, in rank order. `in_chunks`: the
+        ranks have ended chunks, some of them maybe none."""
+        if in_chunks:
             self._add_sums_in_order(comm)
         widths = [metric.num_sums for metric in self._summed]
         if self._gathered or None in widths:
             known = comm.allgather_object(self._shapes())
             for position, metric in enumerate(self._summed):
                 widths[position] = _common_value([one[0][position] for one in known], metric.label)
-        if not self._stretches:
+        if not in_chunks:
             self._reduce_sums(comm, [width or 0 for width in widths])
         if self._gathered:
             self._gather_rows(comm, [one[1] for one in known])

@@ -104,7 +104,8 @@ class Console(Observer):
         self._bar.say(text)
 
     def ended(self, event: RunEnded) -> None:
-        """Prints how the run ended: reason, steps, time, best epoch, test metrics, and where the results are."""
+        """Prints how the run ended: reason, steps, time, best epoch, test metrics, the weights that count, and where the results
+        are."""
         steps = event.summary.get("steps")
         wall_s = event.summary.get("wall_s", self._clock() - self._began_s)
         text = f"{event.reason}: {'' if steps is None else f'{steps} steps in '}{duration(wall_s)}"
@@ -113,11 +114,15 @@ class Console(Observer):
             shown = _metrics_text({name: number for name, number in self._best.metrics.items() if monitored in (None, name)})
             text += f"; best epoch {self._best.epoch + 1} ({', '.join(shown)})"
         tested = {name: number for name, number in event.summary.get("metrics", {}).items() if name.startswith("test_")}
+        which = event.summary.get("weights", "final")
         if tested:
-            text += f"; {'  '.join(_metrics_text(tested))}"
+            text += f"; {'  '.join(_metrics_text(tested))} ({which} weights)"
+        elif which == "best":
+            text += "; the best weights count"
         self._bar.say(self._strong(text))
+        file = "best.safetensors" if which == "best" else "weights.safetensors"
         if self._run is not None:
-            self._bar.say(f"results in {self._run.out}: curves.png (a picture), summary.json, metrics.jsonl, weights.safetensors")
+            self._bar.say(f"results in {self._run.out}: curves.png (a picture), summary.json, metrics.jsonl, {file}")
 
     def close(self) -> None:
         """Leaves the cursor at the beginning of an empty line."""

@@ -29,6 +29,7 @@ from unisono.predict.predict_options import ApplyConfig
 from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebuild_splits, rebuild_task
 from unisono.predict.work_pieces import Pieces, make_pieces, num_samples_of
 from unisono.task.overrides import ResolvedTask
+from unisono.task.task import BEST, FINAL
 from unisono.training.frontends.factories import make_splits
 
 
@@ -110,9 +111,10 @@ def _prepare(config: ApplyConfig, comm: Communicator) -> _Job:
         assert splits is not None
         inputs = split_inputs(splits, config.split)
     refuse_idle_workers(comm.size, len(inputs.source))
-    weights = config.weights or ("best" if all(run.has_best for run in runs) else "final")
+    earlier = BEST if all(run.has_best for run in runs) else FINAL  # the rule of versions whose summaries do not say
+    chosen = [config.weights or run.summary.get("weights", earlier) for run in runs]
     members, first, hashes = [], [], []
-    for run, changed in zip(runs, tasks, strict=True):
+    for run, changed, weights in zip(runs, tasks, chosen, strict=True):
         model, outputs, sha256 = rebuild_model(run, changed, weights, comm.device, inputs.source, inputs.what)
         members.append(make_adapter(changed, model.eval(), comm.device))
         first.append(outputs)
@@ -122,7 +124,8 @@ def _prepare(config: ApplyConfig, comm: Communicator) -> _Job:
     batch = min(map(batch_of, runs))
     made_by = [kind.name, hashes, [changed.task.precision for changed in tasks], inputs.description]
     pieces = make_pieces(out, len(inputs.source), batch, made_by)
-    return _Job(inputs, members, kind, pieces, batch, _layout(config, out, inputs, kind, first[0], classes), out, weights)
+    layout = _layout(config, out, inputs, kind, first[0], classes)
+    return _Job(inputs, members, kind, pieces, batch, layout, out, " and ".join(sorted(set(chosen))))
 
 
 def _layout(config: ApplyConfig, out: Path, inputs: Inputs, kind: Kind, first: Any, classes: Sequence[str]) -> Layout:

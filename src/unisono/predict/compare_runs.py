@@ -13,7 +13,7 @@ import numpy as np
 from unisono.errors import UsageError, unknown_name
 from unisono.metrics import Metric, resolve_metrics
 from unisono.model.losses import resolve_loss
-from unisono.predict.finished_run import PREFIXES, FinishedRun, open_run
+from unisono.predict.finished_run import PREFIXES, WEIGHTS, FinishedRun, open_run
 from unisono.predict.intervals import NUM_RESAMPLES, Predictions, paired_bootstrap, spread, wilson
 
 UNFINISHED = ("interrupted", "not finite")
@@ -65,12 +65,7 @@ def compare_runs(paths: Sequence[str], metric: str | None = None, lower_is_bette
     _refuse_unequal(runs)
     name = metric or _usual_metric(runs)
     known = [run.metrics() for run in runs]
-    for run, found in zip(runs, known, strict=True):
-        if found.get(name) is None:
-            raise unknown_name(
-                "metric", name, [one for one, value in found.items() if value is not None], f"of {run.path} (--metric)"
-            )
-    values = {str(run.path): float(found[name]) for run, found in zip(runs, known, strict=True)}
+    values = {str(run.path): _value_of(run, found, name) for run, found in zip(runs, known, strict=True)}
     measured = _Measured.of(name, runs, lower_is_better)
     groups = sorted(_groups(runs), key=lambda group: _mean(group, values), reverse=measured.higher_is_better)
     best = groups[0][0] if len(groups[0]) == 1 else None
@@ -81,8 +76,27 @@ def compare_runs(paths: Sequence[str], metric: str | None = None, lower_is_bette
         measured.num_samples,
         runs[0].summary["split"]["sha256"],
         rows,
-        tuple(_notes(rows, measured)),
+        (*_notes(rows, measured), *_outdated(runs)),
     )
+
+
+def _value_of(run: FinishedRun, found: Mapping[str, float], name: str) -> float:
+    """Returns the metric of this name among those of a run; refuses a name that it does not have."""
+    value = found.get(name, found.get(name.removeprefix(f"{run.weights_that_count}_")))
+    if value is not None:
+        return float(value)
+    known = [one for one, value in found.items() if value is not None]
+    refusal = unknown_name("metric", name, known, f"of {run.path} (--metric)")
+    raise UsageError("; ".join([str(refusal), *_outdated([run])]))
+
+
+def _outdated(runs: Sequence[FinishedRun]) -> list[str]:
+    """Returns a sentence for each evaluation that is left out, as it is not of the weights that the run has now."""
+    return [
+        f"{file} is left out, as it is of other weights or samples than {run.path} has now; run unisono evaluate again"
+        for run in runs
+        for file in run.outdated()
+    ]
 
 
 @dataclass(frozen=True)
@@ -95,14 +109,16 @@ class _Measured:
     higher_is_better: bool
     split: str | None
     num_samples: int | None
-    which: str
+    which: str | None
+    """The weights; None for those that count in each run."""
     is_counted: bool
     """Whether it is a share of samples, each of which counts 1."""
 
     @classmethod
     def of(cls, name: str, runs: Sequence[FinishedRun], lower_is_better: bool) -> _Measured:
         """Makes it from the full name of a metric, e.g. 'best_val_accuracy'."""
-        which, rest = ("best", name[len("best_") :]) if name.startswith("best_") else ("final", name)
+        which = next((one for one in WEIGHTS if name.startswith(f"{one}_")), None)
+        rest = name if which is None else name[len(which) + 1 :]
         split = next((split for split, prefix in PREFIXES.items() if rest.startswith(prefix)), None)
         short = rest if split is None else rest[len(PREFIXES[split]) :]
         options = [run.config["settings"]["loss_options"].get("ignore_label") for run in runs]
@@ -124,13 +140,11 @@ class _Measured:
 
     def predictions(self, run: FinishedRun) -> Predictions | None:
         """Local, blocking: the predictions that an evaluation with these weights on these samples has saved; None without."""
-        if self.split is None or not (file := run.predictions(self.split, self.which)).is_file():
+        which = self.which or run.weights_that_count
+        if self.split is None or not (file := run.predictions(self.split, which)).is_file():
             return None
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            is_stale = str(arrays["split_sha256"]) != run.summary["split"]["sha256"] or (
-                self.which == "final" and str(arrays["weights_sha256"]) != run.summary["weights_sha256"]
-            )
-            return None if is_stale else Predictions.of(arrays)
+            return Predictions.of(arrays) if run.is_current(which, arrays) else None
 
 
 def _refuse_unequal(runs: Sequence[FinishedRun]) -> None:
@@ -231,7 +245,7 @@ def _notes(rows: Sequence[Row], measured: _Measured) -> list[str]:
             f"to best: 95 % interval of the difference, paired bootstrap with {NUM_RESAMPLES} resamples of the same samples"
         )
     if measured.metric is not None and measured.split is not None and any(row.difference is None for row in single[1:]):
-        weights = "" if measured.which == "final" else " --weights best"
+        weights = "" if measured.which is None else f" --weights {measured.which}"
         notes.append(
             f"for differences to the best run do this for each: unisono evaluate RUN --split {measured.split}{weights} "
             "--save-predictions"

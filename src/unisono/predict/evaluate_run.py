@@ -34,8 +34,8 @@ Tell = Callable[[int, int], None]
 
 
 def evaluate_run(config: EvaluateConfig, comm: Communicator, tell: Tell | None = None) -> dict[str, Any]:
-    """Collective, blocking: evaluates a trained model; writes loss and metrics to RUN/evaluation-<split>.json and returns them on
-    all ranks."""
+    """Collective, blocking: evaluates a trained model; writes loss and metrics to RUN/evaluation-<split>.json, or -best.json for
+    the best weights, and returns them on all ranks."""
     began = perf_counter()
     job = on_all_ranks(comm, lambda: _prepare(config, comm))
     adapter = _RecordingReplica(job.adapter) if config.save_predictions else job.adapter
@@ -46,7 +46,7 @@ def evaluate_run(config: EvaluateConfig, comm: Communicator, tell: Tell | None =
         "run": str(job.run.path),
         "split": config.split,
         "split_sha256": job.split_sha256,
-        "weights": config.weights,
+        "weights": job.weights,
         "weights_sha256": job.weights_sha256,
         "num_samples": len(job.source),
         "metrics": values,
@@ -64,6 +64,7 @@ class _Job:
     source: Source
     split_sha256: str
     adapter: TorchAdapter
+    weights: str
     weights_sha256: str
     metrics: Sequence[Metric]
 
@@ -78,12 +79,13 @@ def _prepare(config: EvaluateConfig, comm: Communicator) -> _Job:
         raise UsageError(f"the task of {run.path} has no {config.split} data (--split); it has {', '.join(parts)}")
     source = parts[config.split]
     refuse_idle_workers(comm.size, len(source))
-    model, _, sha256 = rebuild_model(run, changed, config.weights, comm.device, source, f"the {config.split} data")
+    weights = config.weights or run.weights_that_count
+    model, _, sha256 = rebuild_model(run, changed, weights, comm.device, source, f"the {config.split} data")
     front = frontend_of(changed.task, model)
     front.build(source, comm.device)
     adapter = make_adapter(changed, model, comm.device)
     front.share_metrics(comm)
-    return _Job(run, source, splits.sha256(), adapter, sha256, front.metrics())
+    return _Job(run, source, splits.sha256(), adapter, weights, sha256, front.metrics())
 
 
 class _RecordingReplica:
@@ -136,8 +138,8 @@ def _to_first(comm: Communicator, mine: Tensor, num_samples: int) -> np.ndarray[
 def _write(config: EvaluateConfig, job: _Job, found: dict[str, Any], kept: dict[str, Any]) -> None:
     """Writes the saved predictions, if any, and the results as JSON, each whole or not at all."""
     if kept:
-        with atomic_replacement(job.run.predictions(config.split, config.weights)) as draft, draft.open("wb") as file:
+        with atomic_replacement(job.run.predictions(config.split, job.weights)) as draft, draft.open("wb") as file:
             np.savez(file, split_sha256=job.split_sha256, weights_sha256=job.weights_sha256, **kept)
-    path: Path = job.run.evaluation(config.split, config.weights)
+    path: Path = job.run.evaluation(config.split, job.weights)
     with atomic_replacement(path) as draft:
         draft.write_text(json.dumps(found, indent=2) + "\n")

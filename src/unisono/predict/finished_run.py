@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from unisono.errors import UsageError
+from unisono.task.task import BEST, FINAL
 
-WEIGHTS: Mapping[str, str] = {"final": "weights.safetensors", "best": "best.safetensors"}
+WEIGHTS: Mapping[str, str] = {FINAL: "weights.safetensors", BEST: "best.safetensors"}
 SPLITS = ("test", "validation", "train")
 KINDS = ("label", "probabilities", "scores", "raw")
 """Kinds of predictions that can be made from the outputs of a model."""
@@ -30,16 +31,28 @@ class FinishedRun:
     @property
     def has_best(self) -> bool:
         """Whether the weights of the best epoch were kept."""
-        return (self.path / WEIGHTS["best"]).is_file()
+        return (self.path / WEIGHTS[BEST]).is_file()
 
     def weights(self, which: str) -> Path:
         """The path of the final weights, or of those of the best epoch."""
         file = self.path / WEIGHTS[which]
         if file.is_file():
             return file
-        if which == "best":
+        if which == BEST:
             raise UsageError(f"{self.path} has no best weights, as its training had no validation; use --weights final")
         raise UsageError(f"{self.path} has lost its weights: there is no {file.name}; train it again")
+
+    @property
+    def weights_that_count(self) -> str:
+        """`best` or `final`: the weights whose results its training reports. Earlier versions always reported the final ones."""
+        return str(self.summary.get("weights", FINAL))
+
+    def sha256(self, which: str) -> str | None:
+        """The hash of the final or the best weights that the run wrote; None where there are none. That of the best is in the
+        file itself where the run is of an earlier version."""
+        name = "weights_sha256" if which == FINAL else "best_weights_sha256"
+        found = self.summary[name] if name in self.summary or which == FINAL else _recorded_sha256(self.path / WEIGHTS[which])
+        return None if found is None else str(found)
 
     def num_samples(self, split: str) -> int:
         """Number of samples of a part of its data in the training."""
@@ -57,16 +70,30 @@ class FinishedRun:
         return self.path / f"predictions-{split}{_suffix(which)}.npz"
 
     def metrics(self) -> dict[str, float]:
-        """All known metrics: of the training itself, and of later evaluations. Names of those of the best epoch's weights begin
-        with best_."""
+        """All known metrics: of the training itself, and of later evaluations of the same weights and samples. Those of other
+        weights than the ones that count have names that begin with best_ or final_."""
         found: dict[str, float] = {}
         for which in WEIGHTS:
             for split in SPLITS:
                 file = self.evaluation(split, which)
-                if file.is_file():
-                    best = "best_" if which == "best" else ""
-                    found |= {best + name: value for name, value in read_json(file)["metrics"].items()}
+                if file.is_file() and self.is_current(which, evaluated := read_json(file)):
+                    prefix = "" if which == self.weights_that_count else f"{which}_"
+                    found |= {prefix + name: value for name, value in evaluated["metrics"].items()}
         return found | dict(self.summary["metrics"])
+
+    def is_current(self, which: str, evaluated: Mapping[str, Any]) -> bool:
+        """Whether what `unisono evaluate` has written is of the weights and samples that the run has now: after more epochs it is
+        not. Of a run of an earlier version without its best weights it cannot be told, and counts."""
+        known = self.sha256(which)
+        is_unknown = known is None and "best_weights_sha256" not in self.summary
+        return str(evaluated["split_sha256"]) == self.summary["split"]["sha256"] and (
+            is_unknown or str(evaluated["weights_sha256"]) == known
+        )
+
+    def outdated(self) -> list[Path]:
+        """The files of evaluations that are not of the weights and samples that the run has now."""
+        files = [(which, self.evaluation(split, which)) for which in WEIGHTS for split in SPLITS]
+        return [file for which, file in files if file.is_file() and not self.is_current(which, read_json(file))]
 
 
 def open_run(path: str | Path) -> FinishedRun:
@@ -105,4 +132,17 @@ def read_json(path: Path) -> Any:
 
 def _suffix(which: str) -> str:
     """Returns '-best' for file names about the best weights; empty for the final ones."""
-    return "" if which == "final" else f"-{which}"
+    return "" if which == FINAL else f"-{which}"
+
+
+def _recorded_sha256(file: Path) -> str | None:
+    """Returns the hash of its tensors that a safetensors file holds in its header; None where there is none."""
+    if not file.is_file():
+        return None
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            found: dict[str, Any] = json.loads(stream.read(length if length < file.stat().st_size else 0))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read ({error}); it may be cut short: write or copy it again") from error
+    return found.get("__metadata__", {}).get("sha256")  # type: ignore[no-any-return]

@@ -11,6 +11,7 @@ from unisono.task.options import check, option
 
 COMPUTED = "what is computed"
 WRITTEN = "what is written"
+COUNTED = "those whose results the training has reported"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class EvaluateConfig(TaskSource):
 
     run: str
     split: str = option("test", f"part of the data: {', '.join(SPLITS)}", "SPLIT", choices=SPLITS)
-    weights: str = option("final", "final weights (final), or those of the best epoch (best)", "WEIGHTS", choices=tuple(WEIGHTS))
+    weights: str | None = option(None, f"weights of the run: final or best (default: {COUNTED})", "WEIGHTS", choices=tuple(WEIGHTS))
     save_predictions: bool = option(False, "also save outputs and targets, in RUN/predictions-SPLIT.npz", group=WRITTEN)
 
 
@@ -48,7 +49,7 @@ class ApplyConfig(TaskSource):
     """Files or a folder; none stands for `split` of the task's own data."""
     split: str = option("test", f"part of the task's data, if no INPUTS are given: {', '.join(SPLITS)}", "SPLIT", choices=SPLITS)
     weights: str | None = option(
-        None, "final or best (default: best if all runs have it, else final)", "WEIGHTS", choices=tuple(WEIGHTS)
+        None, f"weights of the runs: final or best (default: {COUNTED})", "WEIGHTS", choices=tuple(WEIGHTS)
     )
     kind: str | None = option(
         None,

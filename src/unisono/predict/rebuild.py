@@ -72,11 +72,11 @@ def rebuild_model(
     model = make_model(changed, device)
     first_outputs(model, samples, device, what)  # gives lazy modules their shapes, which the weights need
     initialise(model, file, place=f"the task of {run.path}")
-    sha256 = hash_of(model.state_dict())
-    if which == "final" and sha256 != run.summary["weights_sha256"]:
+    sha256, written = hash_of(model.state_dict()), run.sha256(which)
+    if sha256 != written:
         raise UsageError(
             f"{file} does not hold the weights that this run wrote (their sha256 is {sha256[:12]}, but summary.json says "
-            f"{run.summary['weights_sha256'][:12]}); copy the file again, or train again"
+            f"{'none' if written is None else written[:12]}); copy the file again, or train again"
         )
     return model, first_outputs(model, samples, device, what), sha256
 

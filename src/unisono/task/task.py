@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 EXPERIMENT = "the experiment"
 PRECISIONS = ("float32", "bf16")
+FINAL, BEST = "final", "best"
+"""Weights that a training leaves: those of its end, and those of its best epoch."""
 
 
 def setting(default: T, help: str, metavar: str = "", **facts: Any) -> T:
@@ -202,6 +204,13 @@ class Task:
     )
     target: float | None = setting(None, "stop when the metric that decides reaches T; the summary has the time it took", "T")
     patience: int | None = setting(None, "stop when the metric that decides has not improved for P epochs", "P", least=1)
+    weights: str | None = setting(
+        None,
+        "weights whose results count, for test data, apply, evaluate, compare and tune: of the best epoch (best) or of the last "
+        "(final) (default: best if best, target or patience is set, else final)",
+        "WEIGHTS",
+        choices=(FINAL, BEST),
+    )
     seed: int = setting(0, "random seed of the weights, the order of the samples and every other random draw", "S")
     name: str = setting("", "name of the task in messages and in the run directory (default: the name of its file)")
     space: Mapping[str, Range | Choice] = field(

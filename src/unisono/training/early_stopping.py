@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from unisono.task.task import FINAL
 from unisono.training.progress import EARLY, TARGET, Progress
 
 
@@ -19,6 +20,10 @@ class Goals:
     target: float | None = None
     patience: int | None = None
     on_nan: str = "stop"
+    weights: str = FINAL
+    """The weights whose results count: those of the best epoch, or the final ones."""
+    names_weights: bool = False
+    """Whether the task says itself which they are."""
 
     @property
     def target_metric(self) -> tuple[str, float] | None:
@@ -38,5 +43,6 @@ class Goals:
             return ""
         if self.target is not None and (value >= self.target if self.higher_is_better else value <= self.target):
             return TARGET
-        is_over = self.patience is not None and done.epoch - 1 - (done.best_epoch or 0) >= self.patience
+        best_epoch = done.compared_from if done.best_epoch is None else done.best_epoch
+        is_over = self.patience is not None and done.epoch - 1 - best_epoch >= self.patience
         return EARLY if is_over else ""

@@ -36,10 +36,11 @@ class Evaluates(Protocol):
 
 @dataclass(frozen=True)
 class Shards:
-    """Divides an evaluation into parts of fixed content, so that no bit of it depends on the number of workers."""
+    """Divides an evaluation into parts of fixed content, so that no bit of it depends on where each is computed."""
 
     number: int
     own: range
+    """Those of this rank; empty on one that evaluates nothing."""
     begin: Callable[[int], None]
     """Told which shard comes next, and `number` after the last: what is drawn in it is its own."""
 
@@ -91,7 +92,7 @@ def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: Evalu
     if plan.stop_requested is not None and not all(comm.allgather_object(is_whole)):
         return None
     logged = adapter.end(stage)
-    found.combine(comm)
+    found.combine(comm, in_chunks=shards is not None)
     values = found.values(prefix)
     if logged is None:
         return values

@@ -44,10 +44,11 @@ class Job:
 
 
 def without_goals(resolved: ResolvedTask) -> ResolvedTask:
-    """Pure: the task without monitor, target and patience, if the training uses all data and so has no validation."""
+    """Pure: the task without monitor, target, patience and best weights, if the training uses all data and so has no
+    validation."""
     if resolved.division is None or resolved.division["fold"] is not None:
         return resolved
-    return replace(resolved, task=replace(resolved.task, monitor=None, target=None, patience=None))
+    return replace(resolved, task=replace(resolved.task, monitor=None, target=None, patience=None, weights=None))
 
 
 def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: Task | None, resumes: bool) -> Job:

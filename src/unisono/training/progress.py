@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from unisono.task.task import FINAL
 
 if TYPE_CHECKING:
     from unisono.training.early_stopping import Goals
@@ -40,13 +43,29 @@ class Progress:
     """Why it ended."""
     failure: str = ""
     """The message of a failure that ended the training; empty without one."""
+    weights: str | None = None
+    """The weights whose results count, `best` or `final`; None in a run that an earlier version has begun: the final ones."""
+    compared_from: int = 0
+    """The first epoch that the monitor compares with others: a run that resumes with another monitor has lost the weights of
+    earlier ones, so none of them can be the best, and patience does not count them."""
+
+    @property
+    def weights_that_count(self) -> str:
+        """Returns `best` or `final`: the weights whose results count. Without a best epoch they are the final ones."""
+        return FINAL if self.weights is None or self.best_epoch is None else self.weights
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Returns the metrics of the last epoch, and those of the best one with `best_` before their names."""
+        return metrics_of(self.history, self.best_epoch)
 
     def for_resume(self, goals: Goals, same_batches: bool) -> Progress:
         """Pure: the progress with which another attempt resumes, whose goals may differ."""
-        best = (self.best_epoch, self.best_value) if self.monitor == goals.monitor else (None, None)  # values of one metric only
-        step_in_epoch = self.step_in_epoch if same_batches else 0
-        found = replace(self, monitor=goals.monitor, step_in_epoch=step_in_epoch, best_epoch=best[0], best_value=best[1])
-        reason = "" if step_in_epoch else goals.verdict(found)
+        weights = None if self.weights is None and not goals.names_weights else goals.weights
+        found = replace(self, step_in_epoch=self.step_in_epoch if same_batches else 0, weights=weights)
+        if found.monitor != goals.monitor:
+            found = replace(found, monitor=goals.monitor, best_epoch=None, best_value=None, compared_from=found.epoch)
+        reason = "" if found.step_in_epoch else goals.verdict(found)
         return replace(found, reason=reason, time_to_target_s=found.time_to_target_s if reason == TARGET else None)
 
     def count_step(self, step_in_epoch: int) -> None:
@@ -95,3 +114,15 @@ class Progress:
     def keep_best(self, value: float) -> None:
         """Local: marks the current epoch as the best so far."""
         self.best_epoch, self.best_value = self.epoch, value
+
+
+def metrics_of(history: Sequence[Mapping[str, Any]], best_epoch: int | None) -> dict[str, Any]:
+    """Pure: the metrics of the last of these epochs, and those of the best one with `best_` before their names."""
+    last = history[-1]["metrics"] if history else {}
+    best = {} if best_epoch is None else history[best_epoch]["metrics"]
+    return {**last, **with_prefix("best_", best)}
+
+
+def with_prefix(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: the metrics of the validation, with a prefix that says of which weights they are: `best_val_loss`."""
+    return {f"{prefix}{name}": value for name, value in metrics.items() if name.startswith("val_")}

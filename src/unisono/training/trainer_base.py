@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -14,15 +15,18 @@ from torch import nn
 from unisono.algorithms.base import Algorithm, Settings
 from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
+from unisono.comm.replicate import replicate
 from unisono.data.source import Source
 from unisono.events import EpochDone, Observer, Spans
 from unisono.model.base import EVALUATING, StreamKey
+from unisono.task.task import BEST
 from unisono.training.checkpointing.checkpoint import Loaded
 from unisono.training.checkpointing.resume import Restored, share_state
 from unisono.training.checkpointing.saving import Saving
 from unisono.training.epoch_sums import EpochSums
 from unisono.training.evaluation import EvaluationPlan, Shards, evaluate
 from unisono.training.progress import INTERRUPTED, NOT_FINITE, PRUNED, Progress
+from unisono.training.run_folder.weights import weights_of
 from unisono.training.run_hooks import RunHooks
 from unisono.training.training_parts import TrainingParts
 
@@ -49,7 +53,7 @@ class TrainerBase(ABC):
         self.adapter, self.algorithm, self.loader = parts.adapter, parts.algorithm, parts.loader
         self.settings, self.goals, self.seed = parts.settings, parts.goals, parts.task.seed
         self.train_metrics, self.validation = parts.train_metrics, parts.splits.validation
-        self.progress = replace(self.progress, monitor=self.goals.monitor)
+        self.progress = replace(self.progress, monitor=self.goals.monitor, weights=self.goals.weights)
         self.restored: Restored | None = None
         """The state to resume from, until the first epoch has begun with it."""
         self.evaluated_model: nn.Module = self.adapter.model
@@ -85,6 +89,13 @@ class TrainerBase(ABC):
                 "current epoch starts again"
             )
         self.restored, self.progress = restored, saved.for_resume(self.goals, same_batches)
+        if self.progress.best_epoch is None and saved.best_epoch is not None:
+            if self.saving is not None:
+                self.saving.best.forget()
+            notes.append(
+                f"warning: {self.goals.monitor} decides now which epoch is best, in place of {saved.monitor}; it compares only "
+                f"epochs from {self.progress.compared_from + 1} on, as the weights of earlier ones are not kept"
+            )
         return notes + restored.notes(self.comm, bool(self.progress.step_in_epoch))
 
     def state(self, sums: EpochSums | None) -> dict[str, Any]:
@@ -127,7 +138,7 @@ class TrainerBase(ABC):
         for observer in self.observers:
             observer.epoch(event)
         done.finish_epoch(asdict(event), goals)
-        if not self.should_continue(metrics) and done.epoch < goals.num_epochs:
+        if not self.should_continue(done.metrics) and done.epoch < goals.num_epochs:
             done.stop(PRUNED)
         is_last = done.reason or done.epoch == goals.num_epochs  # which `train` saves
         if self.saving is not None and not is_last and self.saving.after_epoch(done.epoch):
@@ -166,38 +177,64 @@ class TrainerBase(ABC):
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
     def test(self) -> Mapping[str, float]:
-        """Collective, blocking, after `train`: the metrics of the test data. Where a stop cuts that short, the training counts as
-        interrupted, so that another attempt makes it."""
+        """Collective, blocking, after `train`: the metrics of the test data, with the weights that count. Where a stop cuts that
+        short, the training counts as interrupted, so that another attempt makes it."""
         source = self.parts.splits.test
         if source is None or self.progress.reason in (INTERRUPTED, NOT_FINITE):
             return {}
-        found = self.evaluate(source, "test_")
+        with self._counting_weights():
+            found = self.evaluate(source, "test_")
         if found is None:
             self.progress = replace(self.progress, reason=INTERRUPTED)
         return found or {}
 
+    @contextmanager
+    def _counting_weights(self) -> Iterator[None]:
+        """Context manager, collective, blocking: the model has the weights that count, and afterwards the final ones again."""
+        if self.progress.weights_that_count != BEST or self.saving is None:
+            yield
+            return
+        model = self.adapter.model
+        final = {name: one.detach().clone() for name, one in weights_of(model).items()}
+        best = {name: one.clone() for name, one in final.items()}
+        if self.comm.rank == 0:  # which keeps them
+            for name, one in self.saving.best.weights.items():
+                best[name].copy_(one)
+        replicate(self.comm, best.values())
+        try:
+            model.load_state_dict(best, strict=False)
+            yield
+        finally:
+            model.load_state_dict(final, strict=False)
+
     def evaluate(self, source: Source, prefix: str) -> dict[str, float] | None:
         """Collective, blocking: each sample of a source once; None if a stop was requested of a rank meanwhile. What a model draws
         here is a function of the step too, so that another attempt draws the same."""
-
-        def draw_as(shard: int) -> None:
-            self.adapter.seed(StreamKey(self.seed, self.progress.step, shard, EVALUATING))
-
-        own, shards = self.loader.own_shards, None
-        draw_as(self._stream)
-        if own is not None:
-            state = self.algorithm.shard_state
-
-            def begin(shard: int) -> None:
-                if shard == own.start:
-                    state.begin()
-                else:
-                    state.put_back()
-                draw_as(shard)
-
-            shards = Shards(self.loader.num_shards, own, begin)
-        plan = EvaluationPlan(self.parts.metrics, self.evaluation_batch, self._tell_evaluating, self.stop_requested, shards)
+        self._draw_as(self._stream)
+        plan = EvaluationPlan(
+            self.parts.metrics, self.evaluation_batch, self._tell_evaluating, self.stop_requested, self._evaluation_shards()
+        )
         return evaluate(self.comm, self.adapter, source, plan, prefix)
+
+    def _evaluation_shards(self) -> Shards | None:
+        """Local: the parts of an evaluation where its bits do not depend on where each is computed; None where each rank has
+        one."""
+        own, state = self.loader.own_shards, self.algorithm.shard_state
+        if own is None:
+            return None
+
+        def begin(shard: int) -> None:
+            if shard == own.start:
+                state.begin()
+            else:
+                state.put_back()
+            self._draw_as(shard)
+
+        return Shards(self.loader.num_shards, own, begin)
+
+    def _draw_as(self, shard: int) -> None:
+        """Local: sets the random stream of this shard for what a model draws in an evaluation."""
+        self.adapter.seed(StreamKey(self.seed, self.progress.step, shard, EVALUATING))
 
     # ---- events for observers --------------------------------------------------------------------------------------
 

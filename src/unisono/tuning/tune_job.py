@@ -30,7 +30,7 @@ from unisono.tuning.search_progress import DRAW_EVERY_S, SearchProgress, describ
 from unisono.tuning.study.kept_models import KeptModels
 from unisono.tuning.study.result import describe_best, load_study, write_best
 from unisono.tuning.study.store import READ_EVERY_S, Store, machine, new_job
-from unisono.tuning.study.study_file import ABOUT, make_study, read_study
+from unisono.tuning.study.study_file import ABOUT, make_study, read_study, weights_of
 from unisono.tuning.study.study_options import NUM_TRIALS, TuneConfig, choose_num_trials, choose_search, description_of
 from unisono.tuning.study.trial_plan import Objective, Plan, objectives_of
 from unisono.tuning.workers.all_workers import LOST, AllWorkers, receive_messages, supervise
@@ -127,7 +127,8 @@ class _CoordinatorProcess:
         self, slots: WorkerSlots, workers: AllWorkers, own: Mapping[int, Any], early: list[Any], stop: StopRequest, held: ExitStack
     ) -> int:
         """Makes or joins the study, and runs its trials until the end or a stop; returns the exit code."""
-        config, about, folder = self.config, slots.about, Path(self.config.out)
+        config, folder = self.config, Path(self.config.out)
+        about = {**slots.about, "weights": weights_of(folder, slots.about)}
         objectives = objectives_of(config.metrics, about)
         space = None if about["space"] is None else space_from_dict(about["space"])
         plan = Plan(
@@ -142,11 +143,6 @@ class _CoordinatorProcess:
             config.trial_limit_s,
             config.options,
         )
-        if config.prune in ("asha", "median") and objectives[0].metric.startswith("best_"):
-            raise UsageError(
-                f"--prune {config.prune} compares epochs, and {objectives[0].metric} is known only at the end; use --metric "
-                f"{objectives[0].metric.removeprefix('best_')}, or leave --prune out"
-            )
         directions = [one.higher_is_better for one in objectives]
         name = choose_search(config, space, config.trials or NUM_TRIALS, self.layout.num_blocks)
         # Refuses what cannot be, before anything is made; the one that is used needs to know the first trial.

@@ -98,12 +98,16 @@ def model(norm: bool = False) -> nn.Module:
     return Net(norm)
 
 
-def data(num: int = 120) -> un.Splits:
+def data(num: int = 120, test: int = 0) -> un.Splits:
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(num, 8, generator=generator, dtype=torch.float64)
     targets = torch.stack([inputs[:, 1:].sum(1), inputs[:, 1] - inputs[:, 2]], 1)
     inputs[:, 0] = torch.arange(num)
-    return un.Splits((inputs.numpy(), targets.numpy()), validation=(inputs[:100].numpy(), targets[:100].numpy()))
+    return un.Splits(
+        (inputs.numpy(), targets.numpy()),
+        validation=(inputs[:100].numpy(), targets[:100].numpy()),
+        test=(inputs[:test].numpy(), targets[:test].numpy()) if test else None,
+    )
 
 
 task = un.Task(model=model, data=data, loss="mse", optimizer="sgd", lr=0.02, schedule="cosine", global_batch=8, epochs=3)

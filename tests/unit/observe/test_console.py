@@ -58,6 +58,18 @@ def test_a_log_file_gets_one_line_for_the_start_each_epoch_and_the_end() -> None
     ]
 
 
+def test_the_last_lines_say_which_weights_count() -> None:
+    for weights, told, file in (("final", "", "weights"), ("best", "; the best weights count", "best")):
+        for metrics, more in (({}, told), ({"test_loss": 0.3}, f"; test_loss 0.3000 ({weights} weights)")):
+            stream = io.StringIO()
+            console = Console(stream, clock=Clock())
+            console.started(START)
+            console.ended(replace(END, summary={"steps": 30, "wall_s": 3.0, "metrics": metrics, "weights": weights}))
+            *_, ended, results = stream.getvalue().splitlines()
+            assert ended == f"finished: 30 steps in 3.0 s{more}"
+            assert results.endswith(f", {file}.safetensors")
+
+
 def test_a_long_epoch_says_where_it_stands_every_30_s() -> None:
     stream, clock = io.StringIO(), Clock()
     console = Console(stream, clock=clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,38 @@ def test_kept_predictions_give_the_difference_to_the_best(tmp_path: Path) -> Non
     assert low < -55 / 359 < high < 0
     np.savez(Path(runs[1]) / "predictions-test.npz", **(kept | {"weights_sha256": "ee" * 32}))
     assert compare_runs(runs).rows[1].difference is None
+
+
+def test_an_evaluation_of_earlier_best_weights_is_not_compared(tmp_path: Path) -> None:
+    """After more epochs: neither the metrics that were measured with them, nor their predictions."""
+    runs = [make_run(tmp_path / name, {"val_loss": 0.2}, lr=lr, best_weights_sha256="ee" * 32) for lr, name in enumerate("ab", 1)]
+    targets = np.arange(359) % 2
+    for run in runs:
+        found: dict[str, Any] = {"split_sha256": "aa" * 32, "weights_sha256": "ee" * 32}
+        Path(run, "evaluation-test-best.json").write_text(json.dumps({**found, "metrics": {"test_accuracy": 0.9}}))
+        np.savez(Path(run) / "predictions-test-best.npz", outputs=np.eye(2, dtype=np.float32)[targets], targets=targets, **found)
+    assert compare_runs(runs, "best_test_accuracy").rows[1].difference == (0, 0)
+    np.savez(
+        Path(runs[1]) / "predictions-test-best.npz",
+        outputs=np.eye(2, dtype=np.float32)[targets],
+        targets=targets,
+        split_sha256="aa" * 32,
+        weights_sha256="dd" * 32,
+    )
+    assert compare_runs(runs, "best_test_accuracy").rows[1].difference is None
+    file = Path(runs[1], "evaluation-test-best.json")
+    file.write_text(file.read_text().replace("ee", "dd"))
+    with pytest.raises(UsageError, match=r"unknown metric.*evaluation-test-best.json is left out, as it is of other weights"):
+        compare_runs(runs, "best_test_accuracy")
+    assert any("evaluation-test-best.json is left out" in note for note in compare_runs(runs, "val_loss").notes)
+
+
+def test_a_metric_can_be_named_by_its_weights(tmp_path: Path) -> None:
+    best = make_run(tmp_path / "best", {"test_accuracy": 0.9, "final_val_loss": 0.4, "val_loss": 0.3}, lr=0.1, weights="best")
+    final = make_run(tmp_path / "final", {"test_accuracy": 0.8, "val_loss": 0.2, "best_val_loss": 0.1}, lr=0.2)
+    for metric, values in (("test_accuracy", [0.9, 0.8]), ("final_val_loss", [0.2, 0.4]), ("best_val_loss", [0.1, 0.3])):
+        found = compare_runs([best, final], metric)
+        assert ([row.value for row in found.rows], found.higher_is_better) == (values, metric == "test_accuracy")
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:

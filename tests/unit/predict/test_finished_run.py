@@ -6,18 +6,58 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.unit.predict.made_runs import make_run
 from unisono.errors import UsageError
-from unisono.predict.finished_run import open_run, refuse_idle_workers
+from unisono.predict.finished_run import FinishedRun, open_run, refuse_idle_workers
+from unisono.training.run_folder.weights import save_weights
+
+FINAL, BEST = "ff" * 32, "ee" * 32
+
+
+def write_evaluation(run: FinishedRun, split: str, which: str, weights: str, **metrics: float) -> None:
+    found = {"split_sha256": run.summary["split"]["sha256"], "weights_sha256": weights, "metrics": metrics}
+    run.evaluation(split, which).write_text(json.dumps(found))
 
 
 def test_a_finished_run_gives_its_metrics_and_those_of_later_evaluations(tmp_path: Path) -> None:
-    run = open_run(make_run(tmp_path / "run", {"test_accuracy": 0.9}))
-    run.evaluation("train", "final").write_text(json.dumps({"metrics": {"train_accuracy": 0.95}}))
-    run.evaluation("test", "best").write_text(json.dumps({"metrics": {"test_accuracy": 0.92}}))
-    run.evaluation("test", "final").write_text(json.dumps({"metrics": {"test_accuracy": 0.1}}))
+    run = open_run(make_run(tmp_path / "run", {"test_accuracy": 0.9}, best_weights_sha256=BEST))
+    write_evaluation(run, "train", "final", FINAL, train_accuracy=0.95)
+    write_evaluation(run, "test", "best", BEST, test_accuracy=0.92)
+    write_evaluation(run, "test", "final", FINAL, test_accuracy=0.1)
     assert run.metrics() == {"train_accuracy": 0.95, "best_test_accuracy": 0.92, "test_accuracy": 0.9}
+
+
+def test_names_without_a_prefix_are_of_the_weights_that_count(tmp_path: Path) -> None:
+    run = open_run(make_run(tmp_path / "run", {"test_accuracy": 0.9}, best_weights_sha256=BEST, weights="best"))
+    write_evaluation(run, "train", "best", BEST, train_accuracy=0.95)
+    write_evaluation(run, "test", "final", FINAL, test_accuracy=0.1)
+    assert run.metrics() == {"train_accuracy": 0.95, "final_test_accuracy": 0.1, "test_accuracy": 0.9}
+
+
+@pytest.mark.parametrize("which", ["best", "final"])
+def test_an_evaluation_of_earlier_weights_or_other_samples_is_left_out(which: str, tmp_path: Path) -> None:
+    run = open_run(make_run(tmp_path / "run", {}, best_weights_sha256=BEST))
+    write_evaluation(run, "test", which, "dd" * 32, test_accuracy=0.9)
+    assert (run.metrics(), run.outdated()) == ({}, [run.evaluation("test", which)])
+    now = run.sha256(which)
+    run.evaluation("test", which).write_text(json.dumps({"split_sha256": "bb" * 32, "weights_sha256": now, "metrics": {"a": 1}}))
+    assert run.metrics() == {}
+
+
+def test_the_best_weights_of_an_earlier_version_have_their_hash_in_their_file(tmp_path: Path) -> None:
+    run = open_run(make_run(tmp_path / "run", {}))
+    assert run.sha256("best") is None
+    digest = save_weights(run.path / "best.safetensors", {"w": torch.ones(3)})
+    assert run.sha256("best") == digest
+    write_evaluation(run, "test", "best", digest, test_accuracy=0.9)
+    assert run.metrics() == {"best_test_accuracy": 0.9}
+    save_weights(run.path / "best.safetensors", {"w": torch.zeros(3)})
+    assert run.metrics() == {}
+    (run.path / "best.safetensors").write_bytes(b"cut short")
+    with pytest.raises(UsageError, match=r"best\.safetensors cannot be read .*cut short"):
+        run.sha256("best")
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -48,6 +48,39 @@ def test_it_is_resumed_with_other_goals() -> None:
     assert (other.reason, other.monitor, other.best_epoch, other.best_value) == ("", "val_loss", None, None)
 
 
+def test_patience_begins_anew_with_another_monitor() -> None:
+    """The weights of earlier epochs are gone, so none of them can be the best."""
+    goals = Goals(9, "val_loss", higher_is_better=False, patience=2)
+    done = trained(0.4, 0.3, 0.2).for_resume(goals, same_batches=True)
+    reasons = []
+    for loss in (0.5, 0.6, 0.7):
+        if goals.better(loss, done.best_value):
+            done.keep_best(loss)
+        done.finish_epoch({"metrics": {"val_loss": loss}, "wall_s": 1.0}, goals)
+        reasons.append(done.reason)
+    assert (reasons, done.best_epoch) == (["", "", EARLY], 3)
+    assert Progress(**asdict(done)) == done
+
+
+def test_patience_of_another_monitor_without_values_counts_from_the_change() -> None:
+    goals = Goals(9, "val_loss", higher_is_better=False, patience=1)
+    done = trained(0.4, 0.3).for_resume(goals, same_batches=True)
+    reasons = []
+    for _ in range(2):
+        done.finish_epoch({"metrics": {"val_loss": float("nan")}, "wall_s": 1.0}, goals)
+        reasons.append(done.reason)
+    assert reasons == ["", EARLY]
+
+
+def test_a_run_of_an_earlier_version_keeps_the_final_weights() -> None:
+    goals, done = Goals(5, "val_accuracy", weights="best"), trained(0.4, 0.3)
+    assert done.for_resume(goals, same_batches=True).weights_that_count == "final"
+    assert done.for_resume(replace(goals, names_weights=True), same_batches=True).weights_that_count == "best"
+    begun = replace(done, weights="final").for_resume(goals, same_batches=True)
+    assert begun.weights_that_count == "best"
+    assert replace(begun, best_epoch=None).weights_that_count == "final"
+
+
 @pytest.mark.parametrize("same_batches", [True, False])
 def test_an_epoch_in_progress_resumes_or_starts_again(same_batches: bool) -> None:
     done = trained(0.95)
@@ -61,4 +94,4 @@ def test_an_epoch_in_progress_resumes_or_starts_again(same_batches: bool) -> Non
 def test_files_keep_its_form() -> None:
     """Names in progress.json."""
     names = "step epoch step_in_epoch history monitor best_epoch best_value num_skipped train_s wall_s num_samples data_wait_s"
-    assert list(asdict(Progress())) == [*names.split(), "time_to_target_s", "reason", "failure"]
+    assert list(asdict(Progress())) == [*names.split(), "time_to_target_s", "reason", "failure", "weights", "compared_from"]

@@ -48,6 +48,16 @@ def test_metrics_that_are_asked_for(what: str) -> None:
     assert objectives_of(asked, ABOUT) == expected
 
 
+def test_trials_are_ranked_by_the_weights_that_count() -> None:
+    about = {**ABOUT, "weights": "best"}
+    assert objectives_of([], about) == [Objective("best_val_accuracy", True)]
+    assert objectives_of(["loss:max", "best_accuracy"], about) == [
+        Objective("best_loss", True),
+        Objective("best_val_accuracy", True),
+    ]
+    assert objectives_of([], {**ABOUT, "weights": "final"}) == [Objective("val_accuracy", True)]
+
+
 REFUSED: Mapping[str, tuple[list[str], str]] = {
     "unknown": (
         ["val_f1"],

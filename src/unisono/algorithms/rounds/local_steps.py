@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from unisono.algorithms.allreduce import AllReduce
@@ -70,6 +71,10 @@ class LocalRounds(LockStepAlgorithm):
         for name, vectors in self.kept.items():
             for own, saved in zip(vectors, state.get(name, vectors), strict=True):
                 own.copy_(saved)
+
+    def can_continue(self, state: Mapping[str, Any]) -> bool:
+        """Pure, after `prepare`: whether the rule can end the round within which `state` was saved, maybe by another rule."""
+        return state.get("in_flight") is None and self.kept.keys() <= state.keys()
 
     def learning_rates(self, settings: Settings) -> list[float]:
         """Pure: the learning rate of each of `weights`, that of its optimiser's first group."""
@@ -157,7 +162,16 @@ class LocalRounds(LockStepAlgorithm):
         }
 
     def restore(self, state: Mapping[str, Any], size: int) -> None:
+        """Collective, after `start`: as inherited. A round that another algorithm began, and that this rule cannot end, ends with
+        the mean of all weights, as in local SGD."""
         in_flight = state.get("in_flight")
+        if (in_flight is not None or state.get("num_steps", 0)) and not self.can_continue(state):
+            if size == self.comm.size:  # others hold the mean already
+                self._statistics.restore(state["settled"])
+                self._statistics.synchronise(self.comm)
+                self._average_weights()
+            self.prepare()
+            return
         if size == self.comm.size and "settled" in state:  # others begin with the mean of those before, as if just synchronised
             self._statistics.restore(state["settled"], in_flight)
         self._num_steps = state.get("num_steps", 0)
@@ -166,6 +180,13 @@ class LocalRounds(LockStepAlgorithm):
         if not self.kept.keys() <= state.keys():
             self.prepare()
         self.restore_rule(state)
+
+    def _average_weights(self) -> None:
+        """Collective, blocking: replaces the weights of all workers by their mean."""
+        sums = [vector.clone() if self.is_group_leader else torch.zeros_like(vector) for vector in self.weights]
+        self.comm.allreduce(sums)
+        for vector, total in zip(self.weights, sums, strict=True):
+            vector.copy_(total / self.num_workers)
 
     def _open_group(self) -> Communicator:
         """Collective: returns the communicator of this worker's group of processes; a private one for groups of one."""

@@ -190,6 +190,10 @@ class ServerAlgorithm(Algorithm):
         return self.layout.num_workers
 
     @property
+    def num_working(self) -> int:
+        return self.layout.num_workers * self.layout.group
+
+    @property
     def num_servers(self) -> int:
         return self.layout.servers
 

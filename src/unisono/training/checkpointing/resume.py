@@ -65,10 +65,13 @@ def state_of_replica(adapter: ModelAdapter, algorithm: Algorithm) -> State:
 
 def share_state(comm: Communicator, state: State | None, algorithm: Algorithm) -> State | None:
     """Collective, blocking: sends the state of rank 0 to every rank, into host memory. Workers with states of their own get their
-    own, if there are as many workers as before, and else what `merge_workers` makes of them."""
+    own, if there are as many workers as before and the algorithm takes them, and else what `merge_workers` makes of them."""
     each: list[State] = []
     if state is not None:
-        if len(state[0].get(WORKERS, ())) + 1 != (comm.size // algorithm.group if algorithm.has_own_replicas else 1):
+        plain, tensors = state
+        is_same = len(plain.get(WORKERS, ())) + 1 == comm.size // algorithm.group
+        step = plain[TRAINER]["progress"]["step"]
+        if not (is_same and algorithm.takes_own_states(unpack(plain["algorithm"], tensors), step)):
             state = merge_workers(state)
         state, each = unpack_workers(state)
     common = _share_alike(comm, state)

@@ -74,6 +74,10 @@ class BestWeights:
         self.weights = {name: one.detach().cpu().clone() for name, one in weights_of(model).items()}
         self.step = step
 
+    def forget(self) -> None:
+        """Local: drops the weights, as something else decides now which are best."""
+        self.weights = {}
+
 
 @dataclass(kw_only=True)
 class Saving:

@@ -21,7 +21,7 @@ from unisono.metrics.metric_names import metric_name
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.optim.schedules import Schedule
 from unisono.task.overrides import ResolvedTask
-from unisono.task.task import Task
+from unisono.task.task import BEST, FINAL, Task
 from unisono.training.early_stopping import Goals
 from unisono.training.frontends.base import Extent, FrontEnd, frontend_of
 from unisono.training.frontends.device import compute_device
@@ -156,7 +156,8 @@ def _settings_of_worker(
 
 def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: str) -> Goals:
     """Pure: the goals of the training. Epochs are compared by one of `known`, each with whether higher is better; refuses
-    others."""
+    others. The weights of the best epoch count where the user has set what decides, else the final ones, unless the task says
+    which."""
     monitor = task.monitor
     if monitor is not None and monitor not in known and metric_name("val_", monitor) in known:
         monitor = metric_name("val_", monitor)
@@ -164,16 +165,29 @@ def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: st
         raise UsageError(f"the task has no metric {monitor!r} (monitor, --best); known: {', '.join(known)}")
     if splits.validation is None:
         wanted = [name for name in ("monitor", "target", "patience") if getattr(task, name) is not None]
+        wanted += ["weights best"] * (task.weights == BEST)
         if wanted:
             raise UsageError(f"{wanted[0]} of the task needs validation data; give un.Splits(..., validation=...)")
         return Goals(task.epochs, None, on_nan=on_nan)
     if not known:
         wanted = [one for one in ("target", "patience") if getattr(task, one) is not None]
+        wanted += ["weights best"] * (task.weights == BEST)
         if wanted:
             raise UsageError(f"{wanted[0]} of the task needs a metric or a loss that compares epochs; name metrics of the task")
         return Goals(task.epochs, None, on_nan=on_nan)
     name = monitor or next(iter(known))
-    return Goals(task.epochs, name, known[name], task.target, task.patience, on_nan)
+    is_set = any(one is not None for one in (monitor, task.target, task.patience))
+    weights = task.weights or (BEST if is_set else FINAL)
+    return Goals(
+        task.epochs,
+        name,
+        known[name],
+        task.target,
+        task.patience,
+        on_nan=on_nan,
+        weights=weights,
+        names_weights=task.weights is not None,
+    )
 
 
 def _windows_of(splits: Splits) -> Windows | None:

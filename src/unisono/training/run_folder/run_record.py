@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from unisono.task.overrides import ResolvedTask
-from unisono.task.task import Task
+from unisono.task.task import BEST, Task
 from unisono.task.train_config import TrainConfig
+from unisono.training.progress import with_prefix
 from unisono.training.run_folder.provenance import provenance
 from unisono.training.shard_rules import SHARDED
 from unisono.training.trainer_base import TrainerBase
@@ -35,6 +36,8 @@ def record_of(config: TrainConfig, resolved: ResolvedTask, size: int) -> dict[st
     settings = {
         name: as_plain(getattr(task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data", "name", "space")
     }
+    if task.weights is None:
+        del settings["weights"]  # as in runs of earlier versions, whose record stays as it is
     return {
         "task": task.name,
         "task_file": config.task_file or None,
@@ -67,12 +70,16 @@ def as_plain(value: Any) -> Any:
 def summary_of(trainer: TrainerBase, test: Mapping[str, float], began: float) -> dict[str, Any]:
     """Local: the summary of a training; `began` is its start by `time.perf_counter`."""
     parts, task, done = trainer.parts, trainer.parts.task, trainer.progress
-    last = {**(done.history[-1]["metrics"] if done.history else {}), **trainer.unfinished}
-    best = done.history[done.best_epoch]["metrics"] if done.best_epoch is not None else {}
+    weights = done.weights_that_count
+    found = {**done.metrics, **trainer.unfinished}
+    if weights == BEST:
+        assert done.best_epoch is not None
+        found = {**found, **with_prefix("final_", found), **done.history[done.best_epoch]["metrics"]}
     return {
         "name": task.name,
         "reason": done.reason,
-        "metrics": {**last, **test, **{f"best_{name}": value for name, value in best.items() if name.startswith("val_")}},
+        "metrics": {**found, **test},
+        "weights": weights,
         "monitor_metric": parts.goals.monitor,
         "best_epoch": done.best_epoch,
         "num_workers": parts.algorithm.num_workers,

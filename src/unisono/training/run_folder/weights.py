@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 
 from unisono.errors import UsageError
 from unisono.files.atomic import atomic_replacement
+from unisono.files.tensor_file import write_tensors
 from unisono.model.flat import hash_of
 
 INNER_NAMES = ("state_dict", "model_state_dict", "model")
@@ -24,23 +23,16 @@ SHOWN = 5
 """Names of each kind in a message."""
 
 
-def save_weights(path: Path, tensors: Mapping[str, Tensor], *, task: str, step: int) -> str:
-    """Local, blocking: writes these named tensors, wholly or not at all; returns their sha256, which the file holds too.
+def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Local, blocking: writes these named tensors, wholly or not at all; returns their sha256, which the file holds too. Equal
+    tensors give equal files, byte for byte.
 
     Tensors that share memory (tied weights, views of a flat vector) are written as copies of their own.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     sha256 = hash_of(own)
     with atomic_replacement(path) as draft:
-        try:
-            save_file(own, draft, metadata={"format": "pt", "task": task, "step": str(step), "sha256": sha256})
-        except SafetensorError as error:
-            if (system := re.search(r"os error (\d+)", str(error))) is None:
-                raise
-            raise OSError(int(system[1]), os.strerror(int(system[1]))) from error
+        write_tensors(draft, own, {"sha256": sha256})
     return sha256
 
 
@@ -51,7 +43,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Local, blocking: loads the named tensors of a .safetensors file, or of a .pt file that holds nothing but values, into host
-    memory, and the metadata of the file (`task`, `step`, `sha256`; empty for .pt)."""
+    memory, and the metadata of the file (`sha256` and, from earlier versions, `task` and `step`; empty for .pt)."""
     if not path.is_file():
         near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], 1) if path.parent.is_dir() else []
         hint = f"did you mean {path.with_name(near[0])}?" if near else "check the path"

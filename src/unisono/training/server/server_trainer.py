@@ -29,7 +29,7 @@ from unisono.model.base import EVALUATING, StreamKey
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.task.train_config import TrainConfig
 from unisono.training.epoch_sums import EpochSums
-from unisono.training.evaluation import EvaluationPlan, evaluate
+from unisono.training.evaluation import EvaluationPlan, Shards, evaluate
 from unisono.training.progress import Progress
 from unisono.training.server.background_evaluation import BackgroundEvaluation
 from unisono.training.server.ends import Ends, open_ends
@@ -337,6 +337,13 @@ class ServerTrainer(TrainerBase):
         evaluator.seed(StreamKey(self.seed, (self.progress.epoch + 1) * self._units_per_epoch, 0, EVALUATING))
         plan = EvaluationPlan(self.parts.metrics, self.evaluation_batch, stop_requested=self.stop_requested)
         return evaluate(self.algorithm.comm, evaluator, self.validation, plan, "val_")
+
+    def _evaluation_shards(self) -> Shards:
+        """Local: a part for each process that works, wherever they are, so that virtual workers give the same bits."""
+        layout, number = self.algorithm.layout, self.algorithm.num_working
+        first = self.algorithm.world.rank - layout.servers
+        own = range(number) if layout.size == 1 else range(max(first, 0), first + 1)
+        return Shards(number, own, self._draw_as)
 
     def stop_requested(self) -> bool:
         """Local: whether a stop was requested of this process or of another server."""

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from unisono.errors import UsageError
 from unisono.files.atomic import atomic_replacement, explain_os_errors, fsync_path
+from unisono.task.task import FINAL
 from unisono.training.run_folder.run_directory import as_json, differences
 
 ABOUT = "study.json"
@@ -69,6 +70,13 @@ def read_study(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}; restore it, or give another study") from error
     return found
+
+
+def weights_of(folder: Path, about: Mapping[str, Any]) -> str:
+    """Returns the weights by whose results the trials of a study are compared: those with which it was made (final in earlier
+    versions), or for a new study those that count in the task. Local, blocking."""
+    made = read_study(folder) if (folder / ABOUT).exists() else about
+    return str(made.get("weights", FINAL))
 
 
 def known_sources(about: Mapping[str, Any]) -> list[Mapping[str, str | None]]:

@@ -176,6 +176,7 @@ def description_of(
         "fixed": about["fixed"],
         "first": about["first"],
         "objectives": [one._asdict() for one in objectives],
+        "weights": about["weights"],
         "folds": config.folds,
         "fold_by": about["fold_by"],
         "num_samples": about["num_samples"],

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unisono.errors import UsageError
+from unisono.task.task import BEST
 
 TIME = "time_s"
 """An objective that every task has: seconds of training."""
@@ -67,7 +68,8 @@ class Plan:
 
 
 def objectives_of(proposed: Sequence[str], about: Mapping[str, Any]) -> list[Objective]:
-    """Returns the objectives for the given metrics; refuses a metric that the task does not report. Pure."""
+    """Returns the objectives for the given metrics, of the weights that count in the task; refuses a metric that the task does not
+    report. Pure."""
     known: Mapping[str, bool] = about["metrics"]
     if about["space"] is None:  # an objective gives what it gives
         return [Objective(name, direction == "max") for name, _, direction in (text.partition(":") for text in proposed)]
@@ -87,7 +89,8 @@ def objectives_of(proposed: Sequence[str], about: Mapping[str, Any]) -> list[Obj
             options = ", ".join([*known, TIME])
             raise UsageError(f"the task does not report {name!r} (--metric); it reports {options}, each also as best_...")
         else:
-            metric = f"best_{judged}" if name.startswith("best_") else judged
+            of_best = about.get("weights") == BEST or name.startswith("best_")
+            metric = f"best_{judged}" if of_best else judged
             found.append(Objective(metric, direction == "max" if colon else known[judged]))
     twice = [one.metric for number, one in enumerate(found) if one.metric in [other.metric for other in found[:number]]]
     if twice:

@@ -29,6 +29,7 @@ from unisono.task.task_file import load_task
 from unisono.task.train_config import TrainConfig
 from unisono.training.frontends.factories import make_splits
 from unisono.training.prepare import prepare
+from unisono.training.progress import metrics_of
 from unisono.training.run_folder.provenance import provenance, sources_of
 from unisono.training.work_layout import set_up_algorithm
 from unisono.tuning.search.space import ALGORITHM, Space, defaults_of, space_of
@@ -113,6 +114,7 @@ class TaskTrialRunner(TrialRunner):
             "epochs": self.space.largest("epochs", changed.task.epochs),  # so that steps of two waves never have one number
             "metrics": dict(parts.comparable_metrics),
             "monitor": parts.goals.monitor,
+            "weights": parts.goals.weights,
             "fold_by": splits[0].how.partition(",")[0],
             "num_samples": {name: len(part) for name, part in splits[0].parts().items()},
             "warnings": sorted({text for one in splits for text in one.warnings}),
@@ -174,7 +176,7 @@ class TaskTrialRunner(TrialRunner):
             _free_gpu()
         return {
             "reason": ended.summary["reason"],
-            "metrics": ended.summary["metrics"] if at.global_rank == 0 else {},
+            "metrics": metrics_of(ended.summary["history"], ended.summary["best_epoch"]) if at.global_rank == 0 else {},
             "epochs": ended.summary["epochs"],
             "all_lives_s": ended.summary["wall_s"],
         }

@@ -37,11 +37,11 @@ def test_plain_torch_reads_tied_weights_and_views_of_one_vector(tmp_path: Path) 
     model, other, file = Tied(), Tied(), tmp_path / "weights.safetensors"
     flat = torch.randn(16)
     model.encoder.weight.data = flat[2:14].view(4, 3)
-    digest = save_weights(file, model.state_dict(), task="tied", step=7)
+    digest = save_weights(file, model.state_dict())
     other.load_state_dict(load_file(file))
     assert equal(values(model), values(other))
     tensors, about = load_weights(file)
-    assert about == {"format": "pt", "task": "tied", "step": "7", "sha256": digest}
+    assert about == {"format": "pt", "sha256": digest}
     assert hash_of(tensors) == digest == hash_of(model.state_dict())
 
 
@@ -56,34 +56,42 @@ def test_every_type_shape_and_stride_comes_back(tmp_path: Path) -> None:
         "last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
         "turned": torch.randn(3, 4).t(),
     }
-    save_weights(file, tensors, task="", step=0)
+    save_weights(file, tensors)
     assert equal(load_weights(file)[0], tensors)
+
+
+def test_equal_weights_give_equal_files(tmp_path: Path) -> None:
+    tensors = {name: torch.ones(size) for size, name in enumerate(("b", "a", "d", "c"), 1)}
+    for number, names in enumerate(("abcd", "dcba", "badc", "cdab")):
+        save_weights(tmp_path / f"{number}.safetensors", {name: tensors[name].clone() for name in names})
+    assert len({file.read_bytes() for file in tmp_path.iterdir()}) == 1
+    assert load_file(tmp_path / "0.safetensors").keys() == tensors.keys()
 
 
 def test_writing_again_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "a.safetensors"
     for value in (1.0, 2.0):
-        save_weights(file, {"w": torch.full((2,), value)}, task="", step=0)
+        save_weights(file, {"w": torch.full((2,), value)})
     assert load_file(file)["w"].tolist() == [2.0, 2.0]
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.safetensors"]
     with pytest.raises(UsageError, match=r"cannot write .*missing/a.safetensors"):
-        save_weights(tmp_path / "missing" / "a.safetensors", {"w": torch.ones(1)}, task="", step=0)
+        save_weights(tmp_path / "missing" / "a.safetensors", {"w": torch.ones(1)})
 
 
 def test_others_may_read_what_they_may_read_of_other_files(tmp_path: Path) -> None:
     (tmp_path / "usual").touch()
-    save_weights(tmp_path / "a.safetensors", {"w": torch.ones(1)}, task="", step=0)
+    save_weights(tmp_path / "a.safetensors", {"w": torch.ones(1)})
     assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 def test_weights_that_do_not_fit_on_the_disk_leave_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "a.safetensors"
-    save_weights(file, {"w": torch.ones(2)}, task="", step=0)
+    save_weights(file, {"w": torch.ones(2)})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
         with pytest.raises(UsageError, match=f"cannot write {file}: File too large; free some space"):
-            save_weights(file, {"w": torch.ones(100_000)}, task="", step=1)
+            save_weights(file, {"w": torch.ones(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert load_file(file)["w"].tolist() == [1.0, 1.0]

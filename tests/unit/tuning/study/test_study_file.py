@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from unisono.errors import CannotWrite, UsageError
-from unisono.tuning.study.study_file import known_sources, make_study, read_study
+from unisono.tuning.study.study_file import known_sources, make_study, read_study, weights_of
 
 ABOUT: Mapping[str, Any] = {
     "task": "digits",
@@ -36,6 +36,15 @@ def test_a_study_is_made_once_and_found_again(tmp_path: Path) -> None:
     assert made == read_study(folder) == make_study(folder, ABOUT)
     assert made["objectives"] == [{"metric": "val_accuracy", "higher_is_better": True}]
     assert [one.name for one in folder.iterdir()] == ["study.json"]
+
+
+def test_a_study_keeps_the_weights_by_which_it_ranks(tmp_path: Path) -> None:
+    """One of an earlier version those of the last epoch, whatever the task says now."""
+    assert weights_of(tmp_path / "new", {**ABOUT, "weights": "best"}) == "best"
+    make_study(tmp_path / "old", ABOUT)
+    assert weights_of(tmp_path / "old", {**ABOUT, "weights": "best"}) == "final"
+    make_study(tmp_path / "made", {**ABOUT, "weights": "best"})
+    assert weights_of(tmp_path / "made", {**ABOUT, "weights": "final"}) == "best"
 
 
 def test_what_may_differ_from_job_to_job(tmp_path: Path) -> None:
