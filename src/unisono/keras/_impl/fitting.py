@@ -83,7 +83,7 @@ class Fit:
     @property
     def _seed(self) -> int:
         """The seed of this fit: that of the strategy for the script's first fit, one derived from it and the fit's number later."""
-        seed = self.strategy.seed
+        seed = self.strategy.seed_in_use.value
         return seed if self.number == 0 else StreamKey(seed, self.number, 0, BEGINNING).value() % 2**31
 
     @property
