@@ -1,4 +1,4 @@
-"""What `un.keras.Strategy` offers besides `fit`: saves, loops of one's own, `reduce`, seeds."""
+"""What `un.keras.Strategy` offers besides `fit`: saves, loops of one's own, `reduce`, seeds, and backups of another fit."""
 
 from __future__ import annotations
 
@@ -78,6 +78,26 @@ def test_the_seed_of_keras_decides_the_first_weights(ranks: list[Any]) -> None:
     assert first["seeds"] == second["seeds"]
     assert first["seeds of ranks"] == second["seeds of ranks"], "those of the first worker"
     assert first["given seed"][0] == first["given seed"][1] == second["given seed"][0], "which is asked for"
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "downpour"])
+def test_a_backup_of_another_fit_is_refused(ranks: list[Any], ended: Any, algorithm: str) -> None:
+    first, second = (rank["backups"][algorithm] for rank in ranks)
+    assert first["again"] and second["again"], "the same fit is found finished"
+    for case, text in {
+        "rate": "is of another fit: optimizer.learning_rate 0.1",
+        "data": "data.train.sha256",
+        "model": 'activation "tanh" there, "relu" here',
+        "seed": "seed 1 there, 2 here",
+    }.items():
+        assert text in first[case] and "Strategy(backup=...)" in first[case], first[case]
+        assert second[case] == "by another worker"
+    assert "finished already" in ended[1]
+
+
+def test_notes_of_a_resumed_fit_are_shown(ranks: list[Any], ended: Any) -> None:
+    assert ranks[0]["backups"]["damaged"], "the second epoch again, with the seed of the first attempt"
+    assert "is damaged" in ended[1] and "the checkpoint before it is used" in ended[1]
 
 
 @pytest.mark.soak

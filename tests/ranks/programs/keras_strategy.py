@@ -1,4 +1,4 @@
-"""What a strategy offers besides `fit`: saves, loops of one's own, `reduce`, seeds.
+"""What a strategy offers besides `fit`: saves, loops of one's own, `reduce`, seeds, and which backup is refused.
 
 python keras_strategy.py OUT: writes OUT.RANK as JSON. For two workers with Keras on torch.
 """
@@ -6,8 +6,10 @@ python keras_strategy.py OUT: writes OUT.RANK as JSON. For two workers with Kera
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,44 @@ def first_weights(strategy: Any, seed: int) -> Any:
     return small(strategy)[0].get_weights()[0].tolist()
 
 
+def fitted(comm: Any, lr: float = 0.1, shift: float = 0.0, activation: str = "tanh", **more: Any) -> Any:
+    """A fit with a backup, as a script makes it that is started again."""
+    algorithm = more.pop("algorithm", "allreduce")
+    folder = OUT.parent / f"backup-{algorithm}"
+    strategy = un.keras.Strategy(algorithm, backup=str(folder), backup_every="1epochs", comm=comm, **more)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation=activation), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(lr), "mse")
+    x, y = samples()
+    model.fit(x + shift, y, batch_size=8, epochs=2, verbose=0)
+    return [one.tolist() for one in model.get_weights()]
+
+
+def backups(comm: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for algorithm in ("allreduce", "downpour"):
+        keras.utils.set_random_seed(1)
+        first = fitted(comm, algorithm=algorithm)
+        keras.utils.set_random_seed(1)
+        found[algorithm] = {
+            "again": fitted(comm, algorithm=algorithm) == first,
+            "rate": refused(partial(fitted, comm, lr=0.2, algorithm=algorithm)),
+            "data": refused(partial(fitted, comm, shift=1.0, algorithm=algorithm)),
+            "model": refused(partial(fitted, comm, activation="relu", algorithm=algorithm)),
+            "seed": refused(partial(fitted, comm, seed=2, algorithm=algorithm)),
+        }
+    keras.utils.set_random_seed(1)
+    first = fitted(comm)
+    newest = sorted((OUT.parent / "backup-allreduce" / "fit-0").glob("step-*"))[-1]
+    if comm.rank == 0:
+        (newest / "state.safetensors").write_bytes(b"")
+    comm.barrier()
+    keras.utils.set_random_seed(1)
+    random.random()  # so that another seed would be drawn
+    found["damaged"] = fitted(comm) == first
+    return found
+
+
 def main() -> None:
     strategy = un.keras.Strategy()
     comm = strategy.comm
@@ -151,6 +191,7 @@ def main() -> None:
         "seeds": [first_weights(strategy, seed) for seed in (1, 2, 3, 1)],
         "seeds of ranks": first_weights(strategy, comm.rank),
         "given seed": [first_weights(un.keras.Strategy(seed=5, comm=comm), seed) for seed in (1, 2)],
+        "backups": backups(comm),
     }
     Path(f"{OUT}.{comm.rank}").write_text(json.dumps(found))
 
