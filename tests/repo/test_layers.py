@@ -77,7 +77,7 @@ OWNERS = MappingProxyType(
             ),
             "metrics/keras.py",
             "keras/_impl/strategy.py",
-            *(f"keras/_impl/{name}.py" for name in ("backup", "callbacks", "fitting")),
+            *(f"keras/_impl/{name}.py" for name in ("backup", "callbacks", "fitting", "own_updates", "seeding")),
             "keras/_impl/shared_model.py",
             "testing/model_contract.py",
             "horovod/_impl/tensorflow/sync_batch_norm.py",

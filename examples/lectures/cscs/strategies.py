@@ -43,7 +43,8 @@ def main(one_node: bool) -> None:
     images, digits = un.digits()
     images = images.reshape(-1, 8, 8, 1)
 
-    strategy = un.keras.MirroredStrategy() if one_node else un.keras.MultiWorkerMirroredStrategy()
+    kind = un.keras.MirroredStrategy if one_node else un.keras.MultiWorkerMirroredStrategy
+    strategy = kind(seed=0)
     with strategy.scope():
         net = compiled_network()
     net.fit(images[:NUM_TRAINING], digits[:NUM_TRAINING], batch_size=BATCH, epochs=EPOCHS, verbose=2)

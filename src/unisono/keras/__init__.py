@@ -7,7 +7,7 @@ with strategy.scope():
     model = build_and_compile()
 model.fit(x, y, batch_size=128, epochs=5)     # the batch is that of all workers together
 
-Imported by unisono; imports algorithms, cluster, comm, data, model, run, stopping, task and training.
+Imported by unisono; imports algorithms, cluster, comm, data, files, model, run, stopping, task and training.
 """
 
 from unisono.keras._impl.strategy import (

@@ -48,7 +48,7 @@ def main() -> None:
     draw = np.random.default_rng(3)
     x = draw.normal(size=(70, 6)).astype(np.float32)
     y = (x @ draw.normal(size=(6, 3))).argmax(1)
-    strategy = un.keras.Strategy(backup=folder, backup_every=every)
+    strategy = un.keras.Strategy(seed=0, backup=folder, backup_every=every)
     with strategy.scope():
         layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2), keras.layers.Dense(3)]
         model = keras.Sequential([keras.Input((6,)), *layers])

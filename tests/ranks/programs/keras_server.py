@@ -14,7 +14,7 @@ import unisono as un
 
 def main() -> None:
     images, labels = un.digits()
-    strategy = un.keras.ParameterServerStrategy()
+    strategy = un.keras.ParameterServerStrategy(seed=0)
     with strategy.scope():
         model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

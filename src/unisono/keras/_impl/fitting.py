@@ -22,6 +22,7 @@ from unisono.errors import STOPPED_CODE, TrainingFailed, UsageError
 from unisono.keras._impl.backup import Backup, find_backup
 from unisono.keras._impl.callbacks import CallbackGoals, Callbacks, needs_model_every_batch
 from unisono.keras._impl.fit_inputs import Stream, StreamLoader
+from unisono.keras._impl.fit_record import record_of_fit
 from unisono.model.base import BEGINNING, StreamKey
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.optimizer import rate_of
@@ -33,6 +34,7 @@ from unisono.task.task import Task
 from unisono.task.train_config import TrainConfig
 from unisono.training.frontends.assemble import assemble
 from unisono.training.progress import INTERRUPTED, NOT_FINITE, Progress
+from unisono.training.run_folder.weights import initialise
 from unisono.training.run_hooks import RunHooks
 from unisono.training.training_parts import TrainingParts
 
@@ -83,11 +85,10 @@ class Fit:
     @property
     def _seed(self) -> int:
         """The seed of this fit: that of the strategy for the script's first fit, one derived from it and the fit's number later."""
-        seed = self.strategy.seed
+        seed = self.strategy.seed_in_use.value
         return seed if self.number == 0 else StreamKey(seed, self.number, 0, BEGINNING).value() % 2**31
 
-    @property
-    def _as_task(self) -> Task:
+    def _as_task(self, seed: int) -> Task:
         """This fit as a task: the model, its data, its optimiser, and the batch of all workers."""
         splits = Splits(train=self.data.train, validation=self.data.validation)
         return Task(
@@ -96,21 +97,26 @@ class Fit:
             optimizer=self.model.optimizer,  # the object itself, also for plain SGD: callbacks and backups read it
             global_batch=max(self.data.batch, self.comm.size),
             epochs=max(self.schedule.epochs, 1),
-            seed=self._seed,
+            seed=seed,
             name="fit",
         )
 
-    def _find_backup(self, callbacks: list[Any]) -> Backup | None:
-        """Returns the backup that this fit resumes from and writes to; None without one."""
-        return find_backup(self.comm, self.strategy.backup, self.strategy.backup_every, self.number, callbacks)
+    def _begin_backup(self, callbacks: list[Any]) -> tuple[Backup | None, int]:
+        """Collective, blocking: returns the backup that this fit resumes from and writes to, None without one, and the seed of the
+        fit, which is that of the attempt before. Refuses a backup of another fit."""
+        backup = find_backup(self.comm, self.strategy.backup, self.strategy.backup_every, self.number, callbacks)
+        if backup is None:
+            return None, self._seed
+        record = on_all_ranks(self.comm, lambda: record_of_fit(self) if self.comm.rank == 0 else {})
+        return backup, backup.begin(record, self._seed, adopts_seed=self.strategy.seed is None)
 
     def fit_in_step(self, callbacks: list[Any]) -> Any:
         """Collective, blocking: fits with workers that step together, or agree in rounds. Returns the history."""
         comm, strategy = self.comm, self.strategy
-        resolved = replace(change(self._as_task, {}), algorithm=strategy.options)
+        backup, seed = self._begin_backup(callbacks)
+        resolved = replace(change(self._as_task(seed), {}), algorithm=strategy.options)
         parts = on_all_ranks(comm, lambda: assemble(resolved, strategy.algorithm, comm))
         loader = self._make_loader(parts)
-        backup = self._find_backup(callbacks)
         keras_callbacks = self._make_callbacks(parts, callbacks, loader.plan.steps_per_epoch)
         history = keras_callbacks.listed._history
         store = None if backup is None else backup.open()
@@ -132,7 +138,8 @@ class Fit:
             first = self.schedule.initial_epoch
             begin = Progress(epoch=first, step=first * loader.plan.steps_per_epoch)
             trainer = build_trainer(run, self.schedule.validation_batch, begin)
-            if backup is not None and trainer.resume(None if store is None else store.loaded) is not None:
+            if backup is not None and (notes := trainer.resume(None if store is None else store.loaded)) is not None:
+                backup.show(notes)
                 keras_callbacks.resume()
                 if backup.is_finished(trainer):
                     return _replay_history(history, trainer.progress)
@@ -152,10 +159,10 @@ class Fit:
 
     def _make_loader(self, parts: TrainingParts) -> Any:
         """Returns the loader of this worker's part of each batch of the arrays or the stream."""
-        data = self.data
+        data, seed = self.data, parts.task.seed
         if data.stream is None:
-            return replace(parts.loader, plan=Plan(len(data.train), data.batch, self._seed, data.shuffle))
-        plan = Plan(data.stream.num_steps * data.batch, data.batch, self._seed, shuffle=False)
+            return replace(parts.loader, plan=Plan(len(data.train), data.batch, seed, data.shuffle))
+        plan = Plan(data.stream.num_steps * data.batch, data.batch, seed, shuffle=False)
         shard, num_shards, first = parts.loader.shard, parts.loader.num_shards, self.schedule.initial_epoch
         return StreamLoader(data.stream, self.comm, plan, data.class_weight, shard, num_shards, first_epoch=first)
 
@@ -194,7 +201,7 @@ class Fit:
             self.comm.barrier()
             raise SystemExit(STOPPED_CODE)
         if backup is not None:
-            backup.finish(self.schedule.epochs)
+            backup.finish(self.schedule.epochs, done.step)
 
     def fit_with_server(self) -> Any:
         """Collective, blocking: fits with a server, whose workers do not wait for each other; the run directory is that of `unisono
@@ -207,7 +214,7 @@ class Fit:
                 f"{self.strategy.algorithm} needs a server and at least one worker, but only 1 process was started; start 2 or "
                 "more, e.g. `unisono run -n 3 python SCRIPT`"
             )
-        backup = self._find_backup([])
+        backup, seed = self._begin_backup([])
         replicas: list[KerasModule] = []
 
         def model() -> KerasModule:
@@ -223,10 +230,16 @@ class Fit:
             options = {f"algorithm.{name}": value for name, value in self.strategy.options.items()}
             every = "never" if backup is None else self.strategy.backup_every
             config = TrainConfig("", options, self.strategy.algorithm, out=str(folder), checkpoint_every=every, quiet=True)
-            task = replace(self._as_task, model=model, optimizer=None)  # that of the model, as a rule with a server reads it
+            task = replace(self._as_task(seed), model=model, optimizer=None)  # that of the model, as a rule with a server reads it
             ended = execute(config, comm, task=task)
-            comm.barrier()  # the folder goes with the first worker
-        replica = replicas[-1]
+            replica = replicas[-1]
+
+            def load() -> None:
+                """After a fit that was finished already the replica is a new one, without its weights."""
+                if comm.rank == 0:
+                    initialise(replica, ended.out / "weights.safetensors", place="Strategy(backup=...)")
+
+            on_all_ranks(comm, load)  # the folder goes with the first worker
         with torch.no_grad():
             replicate(comm, [*replica.trainable(), *replica.non_trainable()])
         replica.publish()

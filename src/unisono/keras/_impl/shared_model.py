@@ -24,6 +24,7 @@ from unisono.errors import UsageError
 from unisono.keras._impl.fit_inputs import as_batch, as_stream, first_batch, is_stream, read_all, rows
 from unisono.keras._impl.fitting import Fit, FitData, FitSchedule
 from unisono.keras._impl.gathering import rows_of_all
+from unisono.keras._impl.whole_files import save_model, write_whole
 from unisono.model.keras.backends import Backend
 from unisono.model.keras.make_replica import make_replica
 from unisono.model.keras.module import KerasModule
@@ -50,11 +51,14 @@ class SharedModel:
         self._compiled: Any = None
 
     def replace_methods(self) -> None:
-        """Local: replaces the methods of the model; those for single batches raise from then on."""
+        """Local: replaces the methods of the model; those for single batches raise from then on, and those that save write whole
+        files."""
         for name in ("fit", "evaluate", "predict"):
             object.__setattr__(self.model, name, getattr(self, name))
         for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
             object.__setattr__(self.model, name, partial(_refuse_method, name))
+        for name, write in (("save", save_model), ("save_weights", save_model), ("export", write_whole)):
+            object.__setattr__(self.model, name, partial(write, getattr(self.model, name)))
 
     @property
     def comm(self) -> Communicator:
@@ -132,13 +136,18 @@ class SharedModel:
 
         fit_call = on_all_ranks(self.comm, opened)
         self.strategy.count_fit()
-        if find_algorithm(self.strategy.algorithm).has_server:
-            others = {"initial_epoch": initial_epoch or None, "validation_freq": None if validation_freq == 1 else validation_freq}
-            others |= {"shuffle": None if shuffle else False, "validation_batch_size": validation_batch_size}
-            in_step = {"callbacks": callbacks, "steps_per_epoch": steps_per_epoch, "a stream": fit_call.data.stream, **others}
-            _refuse_options("fit with a server", **in_step)
-            return fit_call.fit_with_server()
-        return fit_call.fit_in_step([one for one in tree.flatten(callbacks) if one is not None] if callbacks else [])
+        with self.strategy.during("fit"):
+            if find_algorithm(self.strategy.algorithm).has_server:
+                others = {
+                    "initial_epoch": initial_epoch or None,
+                    "validation_freq": None if validation_freq == 1 else validation_freq,
+                    "shuffle": None if shuffle else False,
+                    "validation_batch_size": validation_batch_size,
+                }
+                in_step = {"callbacks": callbacks, "steps_per_epoch": steps_per_epoch, "a stream": fit_call.data.stream, **others}
+                _refuse_options("fit with a server", **in_step)
+                return fit_call.fit_with_server()
+            return fit_call.fit_in_step([one for one in tree.flatten(callbacks) if one is not None] if callbacks else [])
 
     def _replica(self, learns: bool = True) -> KerasModule:
         """Local: makes the module that computes with the current model; its backend is kept, as it holds compiled steps."""

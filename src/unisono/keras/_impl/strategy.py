@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import atexit
-import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-
-import numpy as np
-import torch
+from weakref import WeakSet
 
 from unisono.cluster.resolve import current_topology
 from unisono.cluster.topology import Topology
-from unisono.comm.base import MAX, MIN, SUM, Communicator, Op
+from unisono.comm.base import Communicator
 from unisono.comm.choose import describe_process
 from unisono.comm.connect import connect
 from unisono.data.tree import map_tree
 from unisono.errors import UsageError
+from unisono.keras._impl.own_updates import guarded_optimizers, summed_updates
+from unisono.keras._impl.reduction import OPS, reduce_array
+from unisono.keras._impl.seeding import Seed, draw, seed_all, share_seed
 from unisono.keras._impl.shared_model import SharedModel
 from unisono.model.keras.backends import prepare_backend
 
-MEAN = "MEAN"
-OPS: Mapping[str, Op] = {"SUM": SUM, MEAN: SUM, "MAX": MAX, "MIN": MIN}
+RUN = "run"
+"""What a strategy is doing while a function of the user makes updates."""
 
 
 class Strategy:
@@ -52,7 +52,8 @@ class Strategy:
 
     Args:
         algorithm: How the workers agree, as in `unisono train`: "allreduce", "local_sgd", "downpour", and so on.
-        seed: The seed of the first weights and of all orders, the same on all workers.
+        seed: The seed of the first weights and of all orders, the same on all workers. Left out, `scope` takes it from the first
+            worker's generator, so keras.utils.set_random_seed decides it, and a script without it gets other weights each time.
         backup: A folder for checkpoints, from which a `fit` that was killed resumes when the script is started again.
         backup_every: How often a checkpoint is saved: "500steps", "2epochs", "30s", "10m" or "1h".
         comm: The communicator to use; left out, that of all processes of the job.
@@ -63,7 +64,7 @@ class Strategy:
         self,
         algorithm: str = "allreduce",
         *,
-        seed: int = 0,
+        seed: int | None = None,
         backup: str | None = None,
         backup_every: str = "10m",
         comm: Communicator | None = None,
@@ -75,6 +76,11 @@ class Strategy:
         self.backup = backup
         self.backup_every = backup_every
         self.num_fits = 0
+        self.seed_in_use = Seed(0, None)
+        """That of the newest `scope`."""
+        self._doing = ""
+        self._compared = WeakSet[Any]()
+        """Optimisers of own loops whose variables were equal on all workers before the first update."""
         self._comm = comm
         self._world: Communicator | None = None
         """The communicator of all processes, where it was opened here."""
@@ -112,14 +118,15 @@ class Strategy:
     def scope(self) -> Iterator[Strategy]:
         """Returns a context manager: Keras models that are made inside it are trained by all workers.
 
-        It also sets the seeds of Python, NumPy, torch and TensorFlow, so that all workers make the same first weights.
-        Collective, blocking at the first use of the strategy.
+        It also sets the seeds of Python, NumPy, torch and TensorFlow, so that all workers make the same first weights. Optimisers
+        that are made inside it make updates in `fit` and in `run` only. Collective, blocking at the first use of the strategy.
         """
         import keras
 
         prepare_backend()
-        self.comm  # noqa: B018 - processes meet here, and draw random numbers for that
-        self._seed_all()
+        drawn = draw()  # before the processes meet, for which random numbers may be drawn too
+        self.seed_in_use = share_seed(self.comm, self.seed, drawn)
+        seed_all(self.seed_in_use.value)
         before = keras.Model.__new__
 
         def make_shared(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -130,33 +137,77 @@ class Strategy:
 
         keras.Model.__new__ = make_shared
         try:
-            yield self
+            with guarded_optimizers(self._refuse_own_update):
+                yield self
         finally:
             keras.Model.__new__ = before
 
-    def _seed_all(self) -> None:
-        """Local: seeds all generators alike on all workers, for initial weights and for shuffling of data streams."""
-        random.seed(self.seed)
-        np.random.seed(self.seed % 2**32)
-        torch.manual_seed(self.seed)
-        if (tensorflow := sys.modules.get("tensorflow")) is not None:  # not loaded for it: Keras may run on another backend
-            tensorflow.random.set_seed(self.seed)
+    @contextmanager
+    def during(self, doing: str) -> Iterator[None]:
+        """Returns a context manager in which optimisers may make updates; `fit` and `run` use it. Local.
+
+        Args:
+            doing: What makes the updates: "fit" or "run".
+        """
+        before, self._doing = self._doing, doing
+        try:
+            yield
+        finally:
+            self._doing = before
+
+    def _refuse_own_update(self) -> None:
+        """Local: refuses an update of an optimiser outside of `fit` and `run`, with several workers."""
+        if not self._doing and self._comm is not None and self._comm.size > 1:
+            raise UsageError(
+                "an optimizer made in strategy.scope() was applied outside of strategy.run, so each worker would train a model of "
+                "its own; call strategy.run(step, args=...), in which the gradients of all workers are summed"
+            )
 
     def run(self, function: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        """Calls a function, for loops of your own: every worker calls it with its own part of the data. Local.
+        """Calls a function that makes a training step, for loops of your own: every worker calls it with its own part of the data.
+
+        In it `apply_gradients` and `apply` of Keras optimisers sum the gradients of all workers, as in tf.distribute, so that all
+        keep the same weights: divide the loss by the number of samples of all workers together. The workers make the same number
+        of updates. What the function returns is that of this worker; `reduce` combines it, after `run`.
+
+        Refused are weights that differ between the workers before the first update, algorithms other than "allreduce",
+        `LossScaleOptimizer`, and on JAX an update inside `jax.jit`. Optimisers of torch are not summed: see
+        `un.DistributedOptimizer`. Collective where the function makes an update.
+
+        Example:
+            import keras
+            import unisono as un
+
+            strategy = un.keras.Strategy()
+            with strategy.scope():
+                weight = keras.Variable([2.0])
+                optimizer = keras.optimizers.SGD(0.5)
+
+            def step(gradient):
+                optimizer.apply_gradients([(gradient, weight)])
+
+            strategy.run(step, args=(keras.ops.ones(1),))
+            float(keras.ops.convert_to_numpy(weight)[0])  # -> 1.5
 
         Args:
             function: What is called.
             args: Its positional arguments.
             kwargs: Its keyword arguments.
         """
-        return function(*args, **(kwargs or {}))
+        if self._doing == RUN:
+            return function(*args, **(kwargs or {}))
+        with self.during(RUN):
+            if self.comm.size == 1:
+                return function(*args, **(kwargs or {}))
+            with summed_updates(self.comm, self._compared, self.algorithm):
+                return function(*args, **(kwargs or {}))
 
     def reduce(self, op: Any, value: Any, axis: int | None = None) -> Any:
         """Combines a value of all workers and returns it as NumPy arrays, the same on all of them.
 
-        Workers may have different numbers of samples, so reduce sums and counts rather than means of means. Collective,
-        blocking.
+        With an axis, workers may have different numbers of samples along it: a mean is that over all samples. Without one, every
+        worker counts the same, so reduce sums and counts rather than means of means. Inside `run` it is refused, as updates are
+        summed there already. Collective, blocking.
 
         Example:
             import unisono as un
@@ -167,23 +218,18 @@ class Strategy:
 
         Args:
             op: "SUM", "MEAN", "MAX" or "MIN", or the members of these names of tf.distribute.ReduceOp.
-            value: A number or an array, or dicts and tuples of these; shapes must be the same on all workers.
+            value: A number or an array, or dicts and tuples of these; shapes must be the same on all workers, but for `axis`.
             axis: An axis that is combined as well, such as 0 for the samples; left out, only the workers are.
         """
         name = str(getattr(op, "value", op)).upper()
         if name not in OPS:
             raise UsageError(f"op must be one of {', '.join(OPS)}; received {op!r} (strategy.reduce)")
-        return map_tree(lambda one: self._reduce_array(name, np.asarray(one), axis), value)
-
-    def _reduce_array(self, name: str, array: Any, axis: int | None) -> Any:
-        """Returns this array reduced over all workers, and before over `axis` if it is not None. Collective, blocking."""
-        num = 1 if axis is None else array.shape[axis]
-        if axis is not None:
-            array = {"MAX": np.max, "MIN": np.min}.get(name, np.sum)(array, axis=axis)
-        buffer = torch.from_numpy(np.array(array, ndmin=1)).to(self.comm.device)
-        self.comm.allreduce(buffer, OPS[name])
-        found = buffer.cpu().numpy().reshape(np.shape(array))
-        return found / (self.comm.size * num) if name == MEAN else found
+        if self._doing == RUN:
+            raise UsageError(
+                "strategy.reduce was called inside strategy.run, where optimizers already sum the gradients of all workers; return "
+                "the value, and reduce what strategy.run returns"
+            )
+        return map_tree(lambda one: reduce_array(self.comm, name, one, axis), value)
 
     def close(self) -> None:
         """Closes the connection of the workers; at the end of the program this happens by itself.

@@ -6,6 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -100,11 +101,20 @@ def make_backend(pure: Pure) -> Backend:
     """Local: makes the `Backend` for the framework that Keras runs on in this process."""
     from keras import config
 
+    kind: type[Backend] = getattr(own_backend(), BACKENDS[config.backend()])
+    return kind(pure)
+
+
+def own_backend() -> ModuleType:
+    """Local: returns our module for the framework that Keras runs on in this process. Besides its `Backend` it has, for loops of
+    people's own, `through_host(function, values)`, which applies a function of torch tensors to values of the framework, in a graph
+    too; and `outside_graph()`, a context in which variables can be read while a graph is made."""
+    from keras import config
+
     name = config.backend()
     if name not in BACKENDS:
         raise UsageError(
             f"Keras runs on the backend {name!r}, which cannot train; set KERAS_BACKEND to one of {', '.join(BACKENDS)} before "
             "Python starts"
         )
-    kind: type[Backend] = getattr(import_module(f"unisono.model.keras.on_{name}"), BACKENDS[name])
-    return kind(pure)
+    return import_module(f"unisono.model.keras.on_{name}")

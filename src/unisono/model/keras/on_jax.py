@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -19,6 +20,21 @@ def prepare() -> None:
     """Local, before the first array of the process: makes JAX compute in the calling thread. Every step waits for its own
     computation, which by way of another thread takes longer than the step of a small network itself."""
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # type: ignore[no-untyped-call]
+
+
+outside_graph = nullcontext
+"""Variables can always be read here."""
+
+
+def through_host(function: Callable[[list[Tensor]], list[Tensor]], values: Sequence[Any]) -> list[Any]:
+    """Local but for what the function does: returns its results for these arrays. Refuses arrays of a jitted function, which have
+    no values yet."""
+    if any(isinstance(value, jax.core.Tracer) for value in values):
+        raise UsageError(
+            "optimizer.apply of strategy.run was called inside jax.jit, where workers cannot communicate; jit the function that "
+            "computes the gradients, and apply them outside of it"
+        )
+    return [jax.numpy.asarray(one.numpy()) for one in function([torch.from_numpy(np.array(value)) for value in values])]
 
 
 class JaxBackend(CompiledBackend):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import torch
 from torch import Tensor
@@ -16,6 +17,23 @@ from unisono.model.keras.pure import Pure, PureResult
 from unisono.model.torch.parameters import NO_GRADIENT
 
 ALIGN_BYTES = 64
+
+outside_graph = tf.init_scope
+
+
+def through_host(function: Callable[[list[Tensor]], list[Tensor]], values: Sequence[Any]) -> list[Any]:
+    """Local but for what the function does: returns its results for these tensors; in a graph, when that runs."""
+    tensors = [tf.convert_to_tensor(value) for value in values]  # also of a gradient that is some rows of a table
+
+    def on_arrays(*arrays: Any) -> list[Any]:
+        return [one.numpy() for one in function([torch.from_numpy(np.array(array)) for array in arrays])]
+
+    if tf.executing_eagerly():
+        return [tf.convert_to_tensor(array) for array in on_arrays(*(tensor.numpy() for tensor in tensors))]
+    found = tf.numpy_function(on_arrays, tensors, [tensor.dtype for tensor in tensors])
+    for one, tensor in zip(found, tensors, strict=True):
+        one.set_shape(tensor.shape)
+    return list(found)
 
 
 class TensorFlowBackend(CompiledBackend):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +14,14 @@ from unisono.model.keras.backends import Backend, BatchResult
 
 if TYPE_CHECKING:
     from unisono.model.keras.module import KerasModule
+
+outside_graph = nullcontext
+"""There are no graphs here."""
+
+
+def through_host(function: Callable[[list[Tensor]], list[Tensor]], values: Sequence[Any]) -> list[Any]:
+    """Local but for what the function does: returns its results for these tensors."""
+    return function([value.detach() for value in values])
 
 
 class TorchBackend(Backend):
