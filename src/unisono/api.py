@@ -8,12 +8,14 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from unisono.errors import TrainingFailed, UsageError, unknown_name
 from unisono.launch.this_process import cap_instruction_set
 from unisono.launch.worker_options import WorkerOptions
 from unisono.start_training import TRAIN_OPTIONS, train_config, work
+from unisono.stopping.stop_request import raise_stop
 from unisono.task.options import keywords_of, options_for, takes
 from unisono.task.task import Task
 from unisono.task.task_file import write_pickled
@@ -42,9 +44,10 @@ def train(
     directory, and `summary`, what its summary.json holds: metrics, steps, times.
 
     Wrong arguments and tasks raise `UsageError`. A loss that is not finite, or a started worker that dies, raises
-    `TrainingFailed`, an `un.UnisonoError`. A run that is stopped (Ctrl-C, a time limit, `max_steps`) saves a checkpoint and
-    returns with the reason "interrupted" in its summary; the same call resumes it. Collective inside a job, else local;
-    blocking.
+    `TrainingFailed`, an `un.UnisonoError`. A run that is stopped saves a checkpoint, and the same call resumes it. After a time
+    limit or `max_steps` the call returns with the reason "interrupted" in its summary; after Ctrl-C it raises
+    `KeyboardInterrupt`, and after SIGTERM or SIGUSR1 `SystemExit` with code 75, so that no program continues with a
+    half-trained model. Collective inside a job, else local; blocking.
 
     Example:
         from torch import nn
@@ -78,9 +81,15 @@ def train(
     if current_topology().launcher == "local":
         start.check_restarts(None if out is None else str(out))
         if workers is not None and workers > 1:
-            return _launch_call(task, train_config(task_file, given), start)
+            return _returned(_launch_call(task, train_config(task_file, given), start))
     cap_instruction_set(start.portable)
-    return work(lambda: train_config(task_file, given), start, task if isinstance(task, Task) else None)
+    return _returned(work(lambda: train_config(task_file, given), start, task if isinstance(task, Task) else None))
+
+
+def _returned(ended: RunResult) -> RunResult:
+    """Local: returns the result of a training, or raises what a request to stop means for the program; all is saved by now."""
+    raise_stop(ended.stop_reason)
+    return ended
 
 
 def _launch_call(task: Task | str | Path, config: TrainConfig, start: WorkerOptions) -> RunResult:
@@ -103,7 +112,7 @@ def _launch_call(task: Task | str | Path, config: TrainConfig, start: WorkerOpti
     if "failure" in news:
         raise TrainingFailed(news["failure"])
     out = Path(news["out"])
-    return RunResult(out, json.loads((out / "summary.json").read_text()))
+    return RunResult(out, json.loads((out / "summary.json").read_text()), stop_reason=news["stop_reason"])
 
 
 @dataclass(frozen=True)
@@ -149,6 +158,7 @@ def tune(
     out: str | Path | None = None,
     *,
     direction: str | Sequence[str] = "minimize",
+    prune: str | None = None,
     show: bool = True,
     **options: Any,
 ) -> Tuned:
@@ -159,10 +169,14 @@ def tune(
     use `unisono tune`.
 
     A trial that raises, returns NaN or runs longer than `trial_limit` has failed, and so has one whose process dies again
-    and again (`attempts`); the search continues without it. The folder `out` keeps every finished trial: the same call
-    resumes a study, and more `trials` enlarge it. With several directions the best trial is that of the first value. A
-    study that is stopped before its end, or in which no trial gave a value, raises `TrainingFailed`, an `un.UnisonoError`.
-    Collective inside a job, else local; blocking.
+    and again (`attempts`); the search continues without it. With one direction a trial that reports worse values than the
+    median of the others is told so by `should_prune`. The folder `out` keeps every finished trial: the same call resumes a
+    study, and more `trials` enlarge it. With several directions the best trial is that of the first value.
+
+    At its `time_limit` a search ends and returns the best trial so far. After Ctrl-C it raises `KeyboardInterrupt`, after
+    SIGTERM or SIGUSR1 `SystemExit` with code 75; running trials go back to the queue. A study that is stopped otherwise, or
+    in which no trial gave a value, raises `TrainingFailed`, an `un.UnisonoError`. Collective inside a job, else local;
+    blocking.
 
     Example:
         import unisono as un
@@ -181,6 +195,8 @@ def tune(
         blocks: Number of trials that run at a time; left out, 1, or as many as the job has processes for.
         out: The folder of the study; left out, studies/ and the name of the objective.
         direction: "minimize" or "maximize", or a list of these, one for each value that the objective returns.
+        prune: How hopeless trials are found: "median", "asha" or "none"; left out, as the study does it, and in a new one
+            "median" for one direction, as in Optuna, and "none" for several.
         show: False prints nothing but errors.
     """
     from unisono.cluster.terminal import terminal
@@ -189,10 +205,11 @@ def tune(
     from unisono.tuning.tune_job import run_tune_job
     from unisono.tuning.workers.objective import write_objective
 
+    called_unix_s = time()
     install_excepthook()
     for name in options:
         if name not in (known := keywords_of(TuneConfig)):
-            raise unknown_name("argument", name, {*known, "objective", "blocks", "direction", "show"}, "of un.tune")
+            raise unknown_name("argument", name, {*known, "objective", "blocks", "direction", "prune", "show"}, "of un.tune")
     directions = [direction] if isinstance(direction, str) else list(direction)
     for one in directions:
         if one not in DIRECTIONS:
@@ -205,7 +222,9 @@ def tune(
         work_spec={"kind": "objective", "file": str(file)},
         trials=trials,
         metrics=tuple(f"{name}:{DIRECTIONS[one]}" for name, one in zip(names, directions, strict=True)),
+        prune=prune or _usual_pruner(folder, len(directions)),
         quiet=not show,
+        called_unix_s=called_unix_s,
         **options_for(TuneConfig, options),
     )
     code = run_tune_job(config, blocks, terminal().columns if show else None)
@@ -214,3 +233,12 @@ def tune(
     _, best = best_of(folder)
     assert best.result is not None
     return Tuned(folder, dict(best.values or {}), best.result.values, best.number)
+
+
+def _usual_pruner(folder: Path, num_directions: int) -> str:
+    """Local, blocking: the pruner of a study that is there; for a new one that of Optuna, which compares single values."""
+    from unisono.tuning.study.study_file import ABOUT, read_study
+
+    if (folder / ABOUT).exists():
+        return str(read_study(folder).get("prune", "none"))
+    return "median" if num_directions == 1 else "none"

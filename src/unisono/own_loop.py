@@ -12,8 +12,10 @@ with un.connect() as comm:                                            # who am I
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Self
+from weakref import ref
 
 import numpy as np
 import torch
@@ -28,18 +30,29 @@ from unisono.data.sources.open_source import as_source
 from unisono.data.tree import map_tree
 from unisono.errors import UsageError
 from unisono.model.torch.parameters import FlatParameters
+from unisono.optim.wrapped_optimizer import Wrapped, same_class
+
+CHANGED = (
+    "gradients were changed after the backward pass (by clip_grad_norm_ or a GradScaler, say), when they were those of this worker "
+    "alone; call optimizer.synchronize(num_samples=len(x)) before, and step() without num_samples after"
+)
 
 
-class DistributedOptimizer:
+class DistributedOptimizer(Wrapped):
     """An optimiser for your own training loop, whose `step` uses the mean gradient over the samples of all workers.
 
     Wrap the optimiser and keep the loop: zero_grad, forward, loss, backward, step. The loss is the mean over the worker's
     own samples, and `step(num_samples=...)` says how many these were, so that uneven parts give the same update as one
     worker with all samples. When it is made, all replicas take the weights and buffers of rank 0.
 
-    Schedulers of torch take the optimiser inside: `StepLR(optimizer.optimizer, 10)`. Running statistics of batch
-    normalisation stay those of each worker. A parameter that no worker used in a step is not updated. An optimiser of
-    another model is refused. Collective, blocking.
+    It is an optimiser of the same class with the same settings and state, so schedulers of torch take it. Whatever changes
+    gradients before the update, such as `clip_grad_norm_` or a `GradScaler`, must come after `synchronize`, which makes
+    them those of all workers; gradients that were changed before are refused. Optimisers that need a closure (LBFGS) get the
+    loss of all workers.
+
+    Running statistics of batch normalisation stay those of each worker. A parameter that no worker used in a step is not
+    updated. An optimiser of another model is refused, and so are parameters that are added or unfrozen later. Collective,
+    blocking.
 
     Example:
         import torch
@@ -49,6 +62,7 @@ class DistributedOptimizer:
         with un.connect() as comm:
             model = nn.Linear(64, 10)
             optimizer = un.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, comm)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
             loader = un.ShardedLoader(un.digits(), comm, global_batch=128)
             for epoch in range(2):
                 for x, y in loader.epoch(epoch):
@@ -56,6 +70,7 @@ class DistributedOptimizer:
                     if len(x):
                         nn.functional.cross_entropy(model(x), y).backward()
                     optimizer.step(num_samples=len(x))
+                scheduler.step()
 
     Args:
         optimizer: An optimiser of torch.
@@ -63,22 +78,37 @@ class DistributedOptimizer:
         comm: The communicator of the workers, from `un.connect()`.
     """
 
-    def __init__(self, optimizer: Optimizer, model: nn.Module, comm: Communicator) -> None:
+    def __new__(cls, optimizer: Optimizer, model: nn.Module, comm: Communicator) -> Self:  # noqa: ARG004
+        if not isinstance(optimizer, Optimizer) or isinstance(optimizer, Wrapped):
+            what = "one that is distributed already" if isinstance(optimizer, Wrapped) else f"a {type(optimizer).__name__}"
+            raise UsageError(f"optimizer must be a torch.optim.Optimizer (un.DistributedOptimizer); received {what}")
+        made: Self = same_class(optimizer, cls)
+        return made
+
+    def __init__(self, optimizer: Optimizer, model: nn.Module, comm: Communicator) -> None:  # it has the state of `optimizer`
         held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         named = [(name, one) for name, one in model.named_parameters() if one in held and one.requires_grad]
         if len(named) < sum(parameter.requires_grad for parameter in held):
             raise UsageError(
                 "the optimizer has parameters that are not in this model; give the model that the optimizer was made for"
             )
-        self.optimizer = optimizer
         self.comm = comm
         self._parameters = FlatParameters(named, comm.empty)
-        self._parameters.optimizer = optimizer
-        self._weight = comm.empty(1, torch.float64)
+        self._sums = comm.empty(2, torch.float64)
+        """The number of samples, and the sum of their losses."""
         self._uses = comm.empty(len(named), torch.float64)
         moved = set(self._parameters.tensors)
         rest = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor not in moved)
         replicate(comm, [*self._parameters.values.values(), *rest])
+        for one in moved:
+            one.register_post_accumulate_grad_hook(partial(_note_backward, ref(self)))  # type: ignore[no-untyped-call]
+        self._note_gradients()
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimiser that was given, whose settings and state this one shares. Local."""
+        found: Optimizer = self._made_from
+        return found
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002 - the gradients stay where they travel from
         """Sets the gradients to zero. Local.
@@ -87,51 +117,131 @@ class DistributedOptimizer:
             set_to_none: Has no effect: the gradients stay in the memory from which they are sent.
         """
         self._parameters.clear()
+        self._note_gradients()
 
-    def step(self, num_samples: int = 1) -> None:
-        """Makes one update from the gradients of all workers.
+    def synchronize(self, num_samples: int) -> None:
+        """Makes the gradients the mean over the samples of all workers, for what must see them before the update.
+
+        Then clip or unscale them, and call `step()` without `num_samples`. As all workers have the same gradients, they clip
+        them alike, and a `GradScaler` skips the same steps on all of them.
 
         A worker without samples calls it with 0 and contributes nothing; if no worker has a sample, it is refused.
         Collective, blocking.
 
+        Example:
+            import torch
+            from torch import nn
+            import unisono as un
+
+            with un.connect() as comm:
+                model = nn.Linear(64, 10)
+                optimizer = un.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, comm)
+                for x, y in un.ShardedLoader(un.digits(), comm, global_batch=128).epoch(0):
+                    optimizer.zero_grad()
+                    if len(x):
+                        nn.functional.cross_entropy(model(x), y).backward()
+                    optimizer.synchronize(num_samples=len(x))
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    optimizer.step()
+
         Args:
-            num_samples: Number of samples that the loss of this worker was the mean of. With the default, 1, every worker
-                counts the same.
+            num_samples: Number of samples that the loss of this worker was the mean of.
         """
+        self._synchronize(num_samples)
+
+    def step(self, closure: Callable[[], Any] | None = None, *, num_samples: int | None = None) -> Any:
+        """Makes one update from the gradients of all workers.
+
+        `num_samples` must be given, unless `synchronize` was called since the backward pass. A worker without samples gives
+        0. With a closure, as LBFGS needs it, the gradients and the loss that it computes become those of all workers each
+        time it is called; the result is then the mean loss over all samples. Collective, blocking.
+
+        Args:
+            closure: A function that computes the loss and its gradients again, and returns the loss.
+            num_samples: Number of samples that the loss of this worker was the mean of.
+        """
+        if closure is not None and not callable(closure):
+            raise UsageError(f"closure must be a function; received {closure!r}. The number of samples is the keyword num_samples")
+        if num_samples is None:
+            if closure is not None or not self._is_synchronized:
+                raise UsageError(
+                    "step() needs the number of samples that the loss of this worker was the mean of, as parts may be uneven; "
+                    "use step(num_samples=len(x))"
+                )
+            found = self._step_synchronized(None, lambda _: None)
+        elif self._is_synchronized:
+            raise UsageError("the gradients are synchronised already; call step() without num_samples after synchronize()")
+        elif hasattr(self, "found_inf"):
+            raise UsageError(CHANGED)
+        else:
+            found = self._step_synchronized(closure, partial(self._synchronize, num_samples, has_loss=closure is not None))
+        self._is_synchronized = False
+        return found
+
+    step.hooked = True  # type: ignore[attr-defined]  # the step of the user's class calls the hooks, ours must not
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores the state; call it on all workers, with the same state. Local.
+
+        Args:
+            state_dict: What `state_dict` returned, here or of a plain optimiser of this class.
+        """
+        self._load(state_dict)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Read by `GradScaler.step`. With True it sets `found_inf` and calls `step` on every worker, also on one whose gradients
+        overflow; else that one would make no step, and the others would wait for it."""
+        return not self._is_synchronized or bool(getattr(self._made_from, "_step_supports_amp_scaling", False))
+
+    def _synchronize(self, num_samples: int, loss: Any = None, has_loss: bool = False) -> Tensor | None:
+        """Makes the gradients those of all workers; returns the mean loss over all samples if there is one. Collective,
+        blocking."""
         if num_samples < 0:
             raise UsageError(f"num_samples must be at least 0; received {num_samples}")
         held = self._parameters
+        if sum(one.requires_grad for group in self.param_groups for one in group["params"]) > len(held.tensors):
+            raise UsageError(
+                "the optimizer has parameters that were added or unfrozen after un.DistributedOptimizer was made, so each worker "
+                "would train its own; make the un.DistributedOptimizer after that"
+            )
+        self._sums.zero_()
         if num_samples:
-            held.reset_dropped_gradients()
+            if has_loss and loss is None:
+                raise UsageError("the closure of step() must return the loss; received None")
+            if self._version != self._gradient_version() or not held.reset_dropped_gradients():
+                raise UsageError(CHANGED)
+            self._sums[0] = num_samples
+            if has_loss:
+                self._sums[1] = num_samples * float(loss.detach() if isinstance(loss, Tensor) else loss)
         else:
             held.clear()
-        self._weight[0] = num_samples
         self._uses.copy_(torch.from_numpy(held.used))
         held.scale(float(num_samples))
-        self.comm.allreduce([*held.gradients.values(), self._weight, self._uses])
-        total = float(self._weight[0])
+        self.comm.allreduce([*held.gradients.values(), self._sums, self._uses])
+        total, loss_sum = self._sums.tolist()
         if not total:
             raise UsageError("no worker had a sample in this step; call step() only if at least one worker has samples")
         held.scale(1.0 / total)
-        settings: list[Mapping[str, float]] = [{} for _ in self.optimizer.param_groups]
-        held.update(settings, self._uses.cpu().numpy())
+        for number in np.flatnonzero(self._uses.cpu().numpy() == 0):  # as plain torch, which does not update them
+            held.tensors[number].grad = None
+        self._is_synchronized = True
+        return torch.tensor(loss_sum / total, dtype=torch.float64) if has_loss else None
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of the optimiser inside, whose learning rates may be changed. Local."""
-        return self.optimizer.param_groups
+    def _note_gradients(self) -> None:
+        """Notes that the gradients are those of this worker, as autograd made them."""
+        self._version = self._gradient_version()
+        self._is_synchronized = False
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the state of the optimiser inside, for a checkpoint; it is the same on all workers. Local."""
-        return self.optimizer.state_dict()
+    def _gradient_version(self) -> int:
+        """Returns a number that every change of a gradient in place increases."""
+        return sum(vector._version for vector in self._parameters.gradients.values())
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the state of the optimiser inside; call it on all workers, with the same state. Local.
 
-        Args:
-            state: What `state_dict` returned.
-        """
-        self.optimizer.load_state_dict(state)
+def _note_backward(owner: ref[DistributedOptimizer], _: Tensor) -> None:
+    """Hook of autograd, after it has made the gradient of a parameter, which may outlive the optimiser."""
+    if (found := owner()) is not None:
+        found._note_gradients()
 
 
 class ShardedLoader:

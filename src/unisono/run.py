@@ -65,6 +65,9 @@ class RunResult:
     summary: Mapping[str, Any]
     rank: int = 0
     """Rank of this process; all ranks have the same summary."""
+    stop_reason: str | None = None
+    """The first request to stop that came while it ran, also if it was over before that had an effect: Ctrl-C, SIGTERM, time limit;
+    None without one."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,7 @@ def execute(
             if screen is not None and comm.rank == 0:
                 more = "; more --epochs would continue it" if summary["reason"] == FINISHED else ""
                 print(f"{out} is finished ({summary['reason']} after {summary['epochs']} epochs){more}")
-            return RunResult(out, summary, comm.rank)
+            return RunResult(out, summary, comm.rank, stop.reason())
 
         def make_context() -> RunContext:
             console = None if screen is None or comm.rank else Console(sys.stdout, screen.columns, screen.colour)
@@ -212,7 +215,8 @@ def execute(
                 status=None if output is None else Status(output.directory.status, say),
             )
 
-        return _attempt(on_all_ranks(comm, make_context), job.notes)
+        ended = _attempt(on_all_ranks(comm, make_context), job.notes)
+        return replace(ended, stop_reason=ended.stop_reason or stop.reason())  # one that came while the results were written
 
 
 def _attempt(run: RunContext, notes: Sequence[str]) -> RunResult:
@@ -276,7 +280,7 @@ def _finish(run: RunContext, trainer: TrainerBase, test: Mapping[str, float], mi
     assert out is not None
     weights = weights_of(run.parts.adapter.model)
     hashes, reasons = zip(*comm.allgather_object((hash_of(weights), run.stop.reason())), strict=True)
-    why = next((one for one in reasons if one is not None), "--max-steps")
+    stop_reason = next((one for one in reasons if one is not None), None)
     monitors = comm.allgather_object([observer.summary() for observer in observers if isinstance(observer, Monitor)])
     are_equal = len(set(hashes)) == 1
     summary: dict[str, Any] = {}
@@ -306,13 +310,13 @@ def _finish(run: RunContext, trainer: TrainerBase, test: Mapping[str, float], mi
     summary = comm.broadcast_object(as_json(summary))
     for observer in observers:
         if done.reason == INTERRUPTED:
-            observer.say(f"stopped ({why}); run the same command to resume from step {done.step}")
+            observer.say(f"stopped ({stop_reason or '--max-steps'}); run the same command to resume from step {done.step}")
         observer.ended(RunEnded(summary, done.reason))
     if text := comm.broadcast_object(done.failure or (failure and f"the last checkpoint was not saved: {failure}") or ""):
         if comm.rank:
             raise ReportedElsewhere(1)
         raise TrainingFailed(f"{text} (the results so far are in {out})") from (CannotWrite(failure) if failure else None)
-    return RunResult(out, summary, comm.rank)
+    return RunResult(out, summary, comm.rank, stop_reason)
 
 
 def _write_weights(output: RunOutput, trainer: TrainerBase, weights: Mapping[str, torch.Tensor]) -> dict[str, str | None]:

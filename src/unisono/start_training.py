@@ -126,5 +126,5 @@ def work_for_call(file: Path) -> int:
         told.write_text(json.dumps({"mistake" if is_usage else "failure": str(error)}))
         raise ReportedElsewhere(2 if is_usage else 1) from error
     if ended.rank == 0:
-        told.write_text(json.dumps({"out": str(ended.out.resolve())}))
+        told.write_text(json.dumps({"out": str(ended.out.resolve()), "stop_reason": ended.stop_reason}))
     return exit_code(ended)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import unisono as un
 from tests.system.fork_server import ForkServer
 from tests.system.processes import Program, plain_environment
 from unisono.cli import main
@@ -113,8 +114,17 @@ def test_a_signal_ends_the_training_after_the_step_in_hand(name: str, capsys: py
     expect_all_written()
 
 
-def test_a_signal_after_the_training_loses_nothing() -> None:
-    more = """
+@pytest.mark.parametrize(("name", "raised"), [("SIGINT", KeyboardInterrupt), ("SIGTERM", SystemExit)])
+def test_a_call_that_was_stopped_raises_when_all_is_saved(name: str, raised: type[BaseException]) -> None:
+    write(f"os.kill(os.getpid(), signal.{name})")
+    with pytest.raises(raised) as caught:
+        un.train("task.py", out="run", show=False)
+    expect_all_written()
+    assert getattr(caught.value, "code", None) == (75 if name == "SIGTERM" else None)
+    assert un.train("task.py", out="run", max_steps=12, show=False).summary["steps"] == 12, "it resumes, and no signal ends it"
+
+
+SIGNALLED_AFTERWARDS = """
     class Tested(un.Source):
         def __len__(self):
             return 60
@@ -125,10 +135,20 @@ def test_a_signal_after_the_training_loses_nothing() -> None:
             return INPUTS[indices], LABELS[indices]
 
     task = replace(task, epochs=1, data=lambda: un.Splits((INPUTS, LABELS), test=Tested()))
-    """
-    write(more=more)
+"""
+
+
+def test_a_signal_after_the_training_loses_nothing() -> None:
+    write(more=SIGNALLED_AFTERWARDS)
     assert main(["train", "task.py", "--out", "run", "--quiet"]) == 0
     assert summary()["reason"] == "finished" and "test_loss" in summary()["metrics"]
+
+
+def test_a_call_raises_also_where_ctrl_c_came_after_the_training() -> None:
+    write(more=SIGNALLED_AFTERWARDS)
+    with pytest.raises(KeyboardInterrupt):
+        un.train("task.py", out="run", show=False)
+    assert summary()["reason"] == "finished"
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
@@ -192,6 +212,24 @@ def test_all_ranks_stop_at_the_step_in_which_one_was_signalled(fork_server: Fork
     expect_all_written()
     assert {path.name for path in Path("run/monitor").iterdir()} == {"rank-0.jsonl", "rank-1.jsonl"}
     assert Path("run/timeline.json").exists()
+
+
+def test_ctrl_c_ends_a_loop_over_seeds_on_all_ranks(fork_server: ForkServer) -> None:
+    write("os.kill(os.getpid(), signal.SIGINT) if RANK == '1' else None")
+    loop = """
+    import unisono as un
+
+    try:
+        for seed in (1, 2):
+            un.train("task.py", out=f"run-{seed}", seed=seed, show=False)
+    except KeyboardInterrupt:
+        print("left the loop", flush=True)
+    """
+    Path("seeds.py").write_text(dedent(loop))
+    ended = fork_server.run([str(Path("seeds.py").absolute())], 2, "shm", LIMIT_S)
+    assert ended.exit_code == 0 and ended.output.count("left the loop") == 2, ended
+    expect_all_written("run-1")
+    assert not Path("run-2").exists()
 
 
 def test_a_loss_that_is_no_number_is_reported_once_with_its_step_and_samples(fork_server: ForkServer) -> None:

@@ -3,6 +3,7 @@ what cannot work is refused in one line."""
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import signal
@@ -12,6 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import optuna
 import psutil
@@ -327,6 +329,86 @@ def expect_a_light_supervisor(coordinator: psutil.Process) -> None:
     assert "libtorch" not in Path(f"/proc/{coordinator.pid}/maps").read_text()
     for process in (fork_server, *fork_server.children()):
         assert "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+CALLS = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+import optuna
+import unisono as un
+from unisono.stopping.deadline import Deadline
+
+FOLDER, PID = Path(sys.argv[1]), os.getpid()
+Deadline.is_due = lambda self, now=None: (FOLDER / "due").exists()
+
+
+def worse_and_worse(trial):
+    trial.report(float(trial.number), 0)
+    if trial.should_prune():
+        raise optuna.TrialPruned
+    return float(trial.number)
+
+
+def until(happens):
+    def objective(trial):
+        if trial.number:
+            happens()
+            while True:
+                time.sleep(0.01)
+        return trial.suggest_float("x", 0.0, 1.0)
+
+    return objective
+
+
+def called(name, objective, **options):
+    try:
+        found = un.tune(objective, out=FOLDER / name, show=False, **options)
+        results[name] = [found.best_number, found.best_value]
+    except BaseException as error:
+        results[name] = [type(error).__name__, getattr(error, "code", None)]
+
+
+results = {}
+called("pruned", worse_and_worse, trials=8)
+called("interrupted", until(lambda: os.kill(PID, signal.SIGINT)), trials=3)
+called("terminated", until(lambda: os.kill(PID, signal.SIGTERM)), trials=3)
+called("limited", until(lambda: (FOLDER / "due").touch()), trials=3, time_limit="1h")
+(FOLDER / "results.json").write_text(json.dumps(results))
+"""
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Any]]:
+    """The studies of a program that calls `un.tune` several times, and what each call returned or raised."""
+    folder = tmp_path_factory.mktemp("calls")
+    (folder / "calls.py").write_text(CALLS)
+    ran([sys.executable, str(folder / "calls.py"), str(folder)])
+    return folder, json.loads((folder / "results.json").read_text())
+
+
+def states(study: Path) -> list[str]:
+    return [trial.result.state for _, trial in sorted(load_study(study)[1].trials.items()) if trial.result is not None]
+
+
+def test_a_call_prunes_as_optuna_does_by_default(calls: tuple[Path, Mapping[str, Any]]) -> None:
+    """From the sixth trial on, those that are below the median of the others."""
+    folder, results = calls
+    assert results["pruned"] == [0, 0.0]
+    assert states(folder / "pruned") == [COMPLETE] * 5 + [PRUNED] * 3
+
+
+def test_the_time_limit_of_a_call_ends_it_normally(calls: tuple[Path, Mapping[str, Any]]) -> None:
+    folder, results = calls
+    assert results["limited"][0] == 0 and 0.0 <= results["limited"][1] <= 1.0, results
+    assert states(folder / "limited") == [COMPLETE] and len(records(folder / "limited", GIVEN_BACK)) == 1
+
+
+def test_a_signal_raises_in_a_call_when_all_is_saved(calls: tuple[Path, Mapping[str, Any]]) -> None:
+    folder, results = calls
+    assert results["interrupted"] == ["KeyboardInterrupt", None] and results["terminated"] == ["SystemExit", STOPPED_CODE]
+    for name in ("interrupted", "terminated"):
+        assert states(folder / name) == [COMPLETE] and len(records(folder / name, GIVEN_BACK)) == 1
 
 
 HELD = """

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,16 @@ import pytest
 import unisono as un
 from unisono import api
 from unisono.errors import UsageError
+from unisono.launch import launch as launching
+from unisono.launch.launch import LaunchConfig
 from unisono.launch.worker_options import WorkerOptions
+from unisono.run import RunResult
 from unisono.start_training import TRAIN_OPTIONS
 from unisono.task.options import keywords_of
+from unisono.task.task_file import read_pickled
 from unisono.task.train_config import TrainConfig
 from unisono.tuning import tune_job
+from unisono.tuning.study.study_file import ABOUT
 from unisono.tuning.study.study_options import TuneConfig
 from unisono.tuning.workers import objective as objectives
 
@@ -26,8 +34,13 @@ TASK = un.Task(model=lambda: None, data=lambda: None, name="nothing")
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[TrainConfig, WorkerOptions]]:
     """What trainings would have begun."""
     found: list[tuple[TrainConfig, WorkerOptions]] = []
-    monkeypatch.setattr(api, "work", lambda configure, start, _: found.append((configure(), start)))
-    monkeypatch.setattr(api, "_launch_call", lambda _, config, start: found.append((config, start)))
+
+    def note(config: TrainConfig, start: WorkerOptions) -> RunResult:
+        found.append((config, start))
+        return RunResult(Path("run"), {})
+
+    monkeypatch.setattr(api, "work", lambda configure, start, _: note(configure(), start))
+    monkeypatch.setattr(api, "_launch_call", lambda _, config, start: note(config, start))
     monkeypatch.setattr("sys.excepthook", lambda *_: None)
     return found
 
@@ -63,6 +76,28 @@ def test_mistakes(asked: list[tuple[TrainConfig, WorkerOptions]], options: dict[
     assert not asked
 
 
+STOPS: Mapping[str, type[BaseException] | None] = {"Ctrl-C": KeyboardInterrupt, "SIGTERM": SystemExit, "time limit": None}
+
+
+@pytest.mark.parametrize("reason", STOPS)
+def test_started_workers_tell_the_caller_that_they_were_stopped(
+    reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have saved everything by then, and a loop over seeds must not go on."""
+    (tmp_path / "summary.json").write_text(json.dumps({"reason": "interrupted"}))
+
+    def launch(config: LaunchConfig) -> int:
+        result_file = Path(read_pickled(Path(config.program[-1])).result_file)
+        result_file.write_text(json.dumps({"out": str(tmp_path), "stop_reason": reason}))
+        return 75
+
+    monkeypatch.setattr(launching, "launch", launch)
+    monkeypatch.setattr("sys.excepthook", lambda *_: None)
+    raised = STOPS[reason]
+    with nullcontext() if raised is None else pytest.raises(raised):
+        assert un.train("task.py", 2, tmp_path).summary["reason"] == "interrupted"
+
+
 def test_both_functions_list_their_options() -> None:
     for function, owners in ((un.train, TRAIN_OPTIONS), (un.tune, (TuneConfig,))):
         names = set(inspect.signature(function).parameters)
@@ -84,7 +119,15 @@ def test_options_of_a_search_are_keywords(tmp_path: Path, monkeypatch: pytest.Mo
         un.tune(lambda _: 0.0, 7, 3, tmp_path, direction=("minimize", "maximize"), search="tpe", trial_limit="1m", show=False)
     ((config, blocks),) = found
     assert (config.trials, blocks, config.search, config.trial_limit_s, config.quiet) == (7, 3, "tpe", 60.0, True)
-    assert config.metrics == ("value_0:min", "value_1:max")
+    assert config.metrics == ("value_0:min", "value_1:max") and config.prune == "none", "several values cannot be compared"
+    for prune, expected in ((None, "median"), ("asha", "asha"), ("none", "none")):
+        with pytest.raises(un.UnisonoError):
+            un.tune(lambda _: 0.0, out=tmp_path, prune=prune, show=False)
+        assert found[-1][0].prune == expected
+    (tmp_path / ABOUT).write_text('{"prune": "none"}')
+    with pytest.raises(un.UnisonoError):
+        un.tune(lambda _: 0.0, out=tmp_path, show=False)
+    assert found[-1][0].prune == "none", "an existing study continues as it was made"
     for options, message in (({"folds": 3}, "unknown argument 'folds' of un.tune"), ({"direction": "up"}, "direction must be")):
         with pytest.raises(UsageError, match=message):
             un.tune(lambda _: 0.0, **options)

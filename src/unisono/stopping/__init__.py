@@ -1,4 +1,4 @@
 """WHEN TO STOP: stop requests by signals, immediate exit on the second signal, deadlines.
 
-Imported by keras, run, training and tuning; imports cluster and task.
+Imported by api, keras, run, training and tuning; imports cluster and task.
 """

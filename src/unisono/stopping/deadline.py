@@ -20,6 +20,8 @@ SLURM_END = "SLURM_JOB_END_TIME"
 SQUEUE_TIMEOUT_S = 10.0
 """A controller that takes longer is busy, and the training need not wait for it."""
 
+TIME_LIMIT = "time limit"
+"""The reason of a stop by the user's own limit."""
 NUM_STEPS = 3
 """Until all ranks have stopped: the current step, the one that carries the request, and one more if it is read a step late."""
 NUM_SAVES = 2
@@ -87,13 +89,13 @@ def _unknown_end(env: Mapping[str, str], why: str) -> Allocation:
     )
 
 
-def deadline_of_this_process(limit_s: float | None) -> Deadline:
-    """Local, blocking for up to 10 s under an old SLURM: makes the deadline of this process, from the user's limit since the
-    command began and from the allocation."""
+def deadline_of_this_process(limit_s: float | None, began_unix_s: float | None = None) -> Deadline:
+    """Local, blocking for up to 10 s under an old SLURM: makes the deadline of this process, from the user's limit since
+    `began_unix_s`, else since the command began, and from the allocation."""
     from psutil import Process
 
     env = environment()
-    began = env.get(BEGAN) or Process().create_time()
+    began = began_unix_s or env.get(BEGAN) or Process().create_time()
     return Deadline(limit_s, float(began), allocation_from_slurm(env))
 
 
@@ -110,7 +112,7 @@ class Deadline:
         now, now_unix_s = monotonic(), time()
         ends: list[tuple[float, str, str]] = []
         if limit_s is not None:
-            ends.append((began_unix_s + limit_s, f"the limit of {show_duration(limit_s)} (--time-limit)", "time limit"))
+            ends.append((began_unix_s + limit_s, f"the limit of {show_duration(limit_s)} (--time-limit)", TIME_LIMIT))
         if given is not None and given.end_unix_s is not None:
             ends.append((given.end_unix_s, f"the end of {given.owner}", f"end of {given.owner}"))
         end_unix_s, self._what, self.reason = min(ends, default=(float("inf"), "", ""))

@@ -10,9 +10,12 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
+from unisono.errors import STOPPED_CODE
 from unisono.stopping.second_signal import SecondSignal
 
 HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+CTRL_C = "Ctrl-C"
+"""The reason of a stop that a user requested at the keyboard, or in a notebook."""
 
 
 class StopRequest:
@@ -55,12 +58,21 @@ class StopRequest:
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Handler of the signals: requests a stop with the signal's name as its reason."""
-        self.request("Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name)
+        self.request(CTRL_C if signum == signal.SIGINT else signal.Signals(signum).name)
 
     def _restore_handler(self, signum: signal.Signals) -> None:
         """Restores the handler that the signal had before."""
         before = self._before.pop(signum)
         signal.signal(signum, signal.SIG_DFL if before is None else before)  # None: it was not set from Python
+
+
+def raise_stop(reason: str | None) -> None:
+    """Local: raises what a request to stop means for the caller of a function that has carried it out: `KeyboardInterrupt` after
+    Ctrl-C, `SystemExit` with the code of a stopped run after another signal. Time limits and the like raise nothing."""
+    if reason == CTRL_C:
+        raise KeyboardInterrupt
+    if reason in {signum.name for signum in HANDLED_SIGNALS}:
+        raise SystemExit(STOPPED_CODE)
 
 
 def _detach_in_child(reference: weakref.ref[StopRequest]) -> None:

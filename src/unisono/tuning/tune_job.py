@@ -20,8 +20,8 @@ from unisono.cluster.resolve import NO_OVERRIDES, current_topology, environment
 from unisono.cluster.topology import Topology
 from unisono.errors import STOPPED_CODE, CannotWrite, TrainingFailed, UsageError
 from unisono.observe.bar import Bar
-from unisono.stopping.deadline import deadline_of_this_process
-from unisono.stopping.stop_request import StopRequest
+from unisono.stopping.deadline import TIME_LIMIT, deadline_of_this_process
+from unisono.stopping.stop_request import StopRequest, raise_stop
 from unisono.tuning.report.document import write_report
 from unisono.tuning.search.prefetch import NoPrefetch, Prefetcher
 from unisono.tuning.search.search import Search
@@ -115,12 +115,11 @@ class _CoordinatorProcess:
             slots.start_fork_server()
             early = []  # what supervisors say before we know the task ourselves
             with self._temporary_line("loading the task and its data ..."):
-                while not slots.is_loaded:
+                while not slots.is_loaded and not stop.requested():
                     early += [one for one in receive_messages(self.selector, TICK_S) if one[0] >= 0]
-                    if stop.requested():
-                        self.code = STOPPED_CODE
-                        return self.code
-            self.code = self._search(slots, workers, own, early, stop, held)
+            self.code = self._search(slots, workers, own, early, stop, held) if slots.is_loaded else STOPPED_CODE
+            if self.config.called_unix_s is not None:
+                raise_stop(stop.reason())
             return self.code
 
     def _search(
@@ -225,7 +224,7 @@ class _CoordinatorProcess:
         if coordinator.fatal_reason is not None:
             raise CannotWrite(f"{coordinator.fatal_reason}; finished trials are in {folder}: run the same command to resume")
         models.remove_weights()
-        return self._finish(store, objectives, plan)
+        return self._finish(store, objectives, plan, stop)
 
     def _loop(
         self,
@@ -237,7 +236,7 @@ class _CoordinatorProcess:
         stop: StopRequest,
     ) -> None:
         """Passes messages to the coordinator until all trials have ended, or a stop has been carried out."""
-        deadline = deadline_of_this_process(self.config.time_limit_s)
+        deadline = deadline_of_this_process(self.config.time_limit_s, self.config.called_unix_s)
         deadline.estimate_save(min(SAVE_GUESS_S, 0.05 * (self.config.time_limit_s or 1e9)))
         for text in (deadline.note, deadline.describe()):
             if text:
@@ -260,7 +259,7 @@ class _CoordinatorProcess:
             if not coordinator.formation.blocks:
                 raise TrainingFailed(f"all blocks are lost; finished trials are in {store.folder}: run the same command to resume")
 
-    def _finish(self, store: Store, objectives: Sequence[Objective], plan: Plan) -> int:
+    def _finish(self, store: Store, objectives: Sequence[Objective], plan: Plan, stop: StopRequest) -> int:
         """Writes the report and the best settings, and prints the outcome; returns the exit code. Refuses if no trial has a
         value."""
         folder = store.folder
@@ -280,7 +279,8 @@ class _CoordinatorProcess:
             self._say(describe_best(folder, best, about, objectives, plan.num_parts))
         if not is_over:
             self._say("run the same command to resume")
-            return STOPPED_CODE
+            if best is None or stop.reason() != TIME_LIMIT or self.config.called_unix_s is None:
+                return STOPPED_CODE
         if best is None:
             raise TrainingFailed(f"no trial of {folder} gave a value; the reasons are in {folder / 'report.html'}")
         return 0

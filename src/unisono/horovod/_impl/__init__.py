@@ -5,5 +5,5 @@
 engine/ does that; job/ is what `hvd.init()` makes; torch/, tensorflow/ and keras/ are the fronts; elastic/, launching/, timeline/.
 Decisions: docs/decisions/0013-horovod.md.
 
-Imported by commands and horovod; imports cluster, comm and launch.
+Imported by commands and horovod; imports cluster, comm, launch and optim.
 """

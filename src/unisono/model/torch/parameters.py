@@ -211,12 +211,14 @@ class FlatParameters:
         self.used.fill(1)
         self.used[unused] = before
 
-    def reset_dropped_gradients(self) -> None:
-        """Local: sets gradients that user code dropped, and no pass has made again, to zero and unused."""
+    def reset_dropped_gradients(self) -> bool:
+        """Local: sets gradients that user code dropped, and no pass has made again, to zero and unused. Returns whether the others
+        are where passes made them, and not tensors of the user's."""
         for number, (parameter, view) in enumerate(zip(self.tensors, self._gradient_views, strict=True)):
             if parameter.grad is None:
                 self.used[number] = 0
                 parameter.grad = view.zero_()
+        return all(parameter.grad is view for parameter, view in zip(self.tensors, self._gradient_views, strict=True))
 
     def watch(self, on_ready: Callable[[Bucket], None]) -> None:
         """Local: from now on calls `on_ready` for each complete bucket, until `report_remaining_buckets`."""

@@ -48,7 +48,9 @@ class TuneConfig:
     accept_changes: bool = option(False, "resume although files of the task have changed")
 
     search: str = option(AUTO, "auto (gp for few trials, else tpe), tpe, gp, cmaes, evolution, random or grid", "S", group=SEARCHED)
-    prune: str = option("none", "end hopeless trials early: asha, median or wilcoxon (over folds)", "P")
+    prune: str = option(
+        "none", "end hopeless trials early: asha, median or wilcoxon (over folds); un.tune with one direction: median", "P"
+    )
     metrics: Sequence[str] = option(
         (),
         "metric to optimise: val_accuracy, best_val_loss, time_s, ...; M:max or M:min gives the direction; may be given several "
@@ -77,6 +79,8 @@ class TuneConfig:
 
     joins: bool = False
     """The study must be there."""
+    called_unix_s: float | None = None
+    """When `un.tune` was called; None for a command. A call's time limit counts from then and ends it normally; Ctrl-C raises."""
     command: Sequence[str] = ()
 
     @property

@@ -15,9 +15,10 @@ from torch import Tensor
 from unisono.horovod._impl.compressor import Compressor
 from unisono.horovod._impl.job.persistent_ids import PersistentId
 from unisono.horovod._impl.job.process_sets import global_process_set
+from unisono.horovod._impl.torch.gradient_names import name_newcomers
 from unisono.horovod._impl.torch.operations import allreduce_async_, synchronize_all
 from unisono.horovod._impl.torch.submission import Adasum
-from unisono.horovod._impl.torch.wrapped_optimizer import Wrapped
+from unisono.optim.wrapped_optimizer import Wrapped
 
 
 class DeltaSteps(Wrapped):
@@ -53,7 +54,7 @@ class DeltaSteps(Wrapped):
         """Makes a step and combines the changes of all ranks. Weights that the ranks could not agree on stay as they were.
         Collective over all ranks, blocking."""
         self._made_from._opt_called = True  # a scheduler that was made for it looks there whether steps are made
-        self._name_newcomers()
+        name_newcomers(self._parameter_names, self.param_groups)
         moved = [one for one in self._parameter_names if one.requires_grad]
         begins = [one.detach().clone() for one in moved]
         result = super().step(closure)

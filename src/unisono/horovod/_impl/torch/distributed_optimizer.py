@@ -18,7 +18,7 @@ from unisono.horovod._impl.torch.gradient_names import Groups, parameter_groups,
 from unisono.horovod._impl.torch.gradient_transport import GradientTransport
 from unisono.horovod._impl.torch.reduced_optimizer import _DistributedOptimizer, check_passes
 from unisono.horovod._impl.torch.submission import Adasum, Average, Sum
-from unisono.horovod._impl.torch.wrapped_optimizer import Wrapped, same_class
+from unisono.optim.wrapped_optimizer import Wrapped, same_class
 
 
 def DistributedOptimizer(

@@ -40,6 +40,13 @@ def parameter_names(
     return {one: names[one] for one in held}
 
 
+def name_newcomers(names: dict[Tensor, str], param_groups: Sequence[Mapping[str, Any]]) -> None:
+    """Adds names of parameters that were added by `add_param_group`."""
+    for number, group in enumerate(param_groups):
+        for position, one in enumerate(group["params"]):
+            names.setdefault(one, f":added.{number}.{position}")  # the colon keeps it apart from names of the user's
+
+
 def parameter_groups(held: Sequence[Tensor], groups: Groups) -> list[list[Tensor]]:
     """Returns the groups of parameters that are reduced together, their members in one order on all ranks; parameters in no group
     are reduced alone."""

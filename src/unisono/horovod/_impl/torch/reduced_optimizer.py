@@ -15,9 +15,10 @@ from torch import Tensor
 
 from unisono.horovod._impl.exceptions import HorovodInternalError
 from unisono.horovod._impl.job.process_state import PROCESS
+from unisono.horovod._impl.torch.gradient_names import name_newcomers
 from unisono.horovod._impl.torch.gradient_transport import GradientTransport, PendingReduction, start_reductions
 from unisono.horovod._impl.torch.submission import Sum
-from unisono.horovod._impl.torch.wrapped_optimizer import Wrapped
+from unisono.optim.wrapped_optimizer import Wrapped
 
 SEEN = "_seen_by_distributed_optimizer"
 """Set on gradients whose computation was counted: one that a backward pass has made anew does not have it."""
@@ -74,7 +75,7 @@ class _DistributedOptimizer(Wrapped):
         """Includes parameters that were frozen when this was made, or were added by `add_param_group`; otherwise they would differ
         between ranks."""
         known = set(self._parameter_names)
-        self._name_newcomers()
+        name_newcomers(self._parameter_names, self.param_groups)
         _share(self._parameter_names.keys() - known)
         for one in self._parameter_names:
             if one.requires_grad and one not in self._requires_update:
@@ -255,28 +256,22 @@ class _DistributedOptimizer(Wrapped):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Synchronises and makes the step of the user's class. With a closure the gradients are synchronised each time it has
         computed them. Collective over the process set, blocking."""
-        self._made_from._opt_called = True  # a scheduler that was made for it looks there whether steps are made
         if not self._should_synchronize:
             self._synchronized = False
-            return super().step(closure)
+            return self._step_synchronized(closure, lambda loss: loss)
         if self._synchronized:
             warnings.warn(
                 "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): the gradients are "
                 "reduced twice; write `with optimizer.skip_synchronize(): optimizer.step()`",
                 stacklevel=2,
             )
-        if closure is None:
-            self.synchronize()
-            self._synchronized = False
-            return super().step()
 
-        def synchronized() -> Any:
-            loss = closure()
+        def synchronized(loss: Any) -> Any:
             self.synchronize()
             # Line searches decide by it, so it must be the same on all ranks.
             return loss if loss is None or not self._reduces() else self._transport.share_loss(loss)
 
-        result = super().step(synchronized)
+        result = self._step_synchronized(closure, synchronized)
         self._synchronized = False
         return result
 

@@ -15,8 +15,8 @@ from unisono.horovod._impl.job.process_state import PROCESS
 from unisono.horovod._impl.torch.gradient_forms import fill_with_zeros
 from unisono.horovod._impl.torch.object_exchange import broadcast_object
 from unisono.horovod._impl.torch.operations import broadcast_async_, synchronize_all
-from unisono.horovod._impl.torch.state_loading import load_in_place
-from unisono.horovod._impl.torch.wrapped_optimizer import Wrapped
+from unisono.optim.state_loading import load_in_place
+from unisono.optim.wrapped_optimizer import Wrapped
 
 
 def broadcast_parameters(

@@ -1,28 +1,30 @@
-"""What all kinds of `DistributedOptimizer` share: an optimiser of the user's class with other steps. Local."""
+"""What all distributed optimisers share: an optimiser of the user's class, with the user's state, that makes other steps. Local."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from torch import Tensor
 from torch.optim import Optimizer
 
-from unisono.horovod._impl.torch.state_loading import load_in_place
+from unisono.optim.state_loading import load_in_place
 
 
 class Wrapped(Optimizer):
     """The class in front of the user's optimiser class."""
 
     _made_from: Any
-    _parameter_names: dict[Tensor, str]
 
-    def _name_newcomers(self) -> None:
-        """Names parameters that were added by `add_param_group`."""
-        for number, group in enumerate(self.param_groups):
-            for position, one in enumerate(group["params"]):
-                # The colon keeps it apart from names of the user's.
-                self._parameter_names.setdefault(one, f":added.{number}.{position}")
+    def _step_synchronized(self, closure: Callable[[], Any] | None, synchronize: Callable[[Any], Any]) -> Any:
+        """Makes the step of the user's class from synchronised gradients. `synchronize` is called with the loss each time the
+        closure has computed gradients, and returns the loss that is the same on all ranks; without a closure it is called once,
+        with None."""
+        self._made_from._opt_called = True  # a scheduler that was made for it looks there whether steps are made
+        if closure is None:
+            synchronize(None)
+            return super().step()
+        return super().step(lambda: synchronize(closure()))
 
     def _load(self, state_dict: dict[str, Any]) -> None:
         """Loads a state as the user's class does. Operations in flight are not disturbed."""
