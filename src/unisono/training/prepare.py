@@ -16,6 +16,7 @@ from unisono.events import Spans
 from unisono.launch.this_process import prepare_cublas
 from unisono.model.packed import pack
 from unisono.optim.scaling import growth_note
+from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.overrides import ResolvedTask, change
 from unisono.task.task import Task
 from unisono.task.task_file import load_task
@@ -50,9 +51,16 @@ def without_goals(resolved: ResolvedTask) -> ResolvedTask:
     return replace(resolved, task=replace(resolved.task, monitor=None, target=None, patience=None))
 
 
-def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: Task | None, resumes: bool) -> Job:
+def prepare(
+    config: TrainConfig,
+    comm: Communicator,
+    spans: Spans | None,
+    task: Task | None,
+    resumes: bool,
+    averages: Averages = OF_OUTPUTS,
+) -> Job:
     """Local, blocking: makes all parts of one rank's training; mistakes in the configuration are reported here. `resumes`: a state
-    will be loaded, so initial weights are not needed."""
+    will be loaded, so initial weights are not needed. `averages` are those of the metrics of the run that is resumed."""
     resolved = change(load_task(config.task_file) if task is None else task, config.changes)
     resolved = without_goals(replace(resolved, division=config.division))
     layout = LayoutOptions(config.group, config.servers, config.simulate, config.elastic)
@@ -69,14 +77,19 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
     if not resolved.task.name:
         resolved = replace(resolved, task=replace(resolved.task, name=Path(config.task_file).stem or "task"))
     options = AssemblyOptions(
-        layout=layout, device=config.device, on_nan=config.on_nan, replay=_recorded_calls(config), spans=spans
+        layout=layout,
+        device=config.device,
+        on_nan=config.on_nan,
+        replay=_recorded_calls(config),
+        spans=spans,
+        averages=averages if config.averages is None else config.averages,
     )
     with ExitStack() as held:
         if resolved.task.shards is not None:
             held.enter_context(determinism.enforce(compute_device(config.device, comm, in_shards=True)))
         parts = assemble(resolved, config.algorithm, comm, options)
     task = parts.task
-    record = record_of(config, replace(resolved, task=task), comm.size)
+    record = record_of(config, replace(resolved, task=task), comm.size, parts.averages)
     if config.replay is not None:
         from unisono.training.server.replay_check import check_same_experiment
 

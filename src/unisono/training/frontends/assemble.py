@@ -54,7 +54,7 @@ def assemble(
     task = frontend_of(task, model).with_defaults()
     front = frontend_of(task, model)
     front.build(splits.train, device)
-    metrics = front.metrics()
+    metrics = front.metrics(options.averages)
     plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows_of(splits))
     body = front.body(Extent(plan.steps_per_epoch, comm.rank, comm.size), front.needs_outputs(metrics))
     comparable = front.comparable_metrics(metrics, front.try_out(body, splits, device))
@@ -76,7 +76,8 @@ def assemble(
         for name, part in splits.parts().items():
             if name != "train" or task.augment is None:
                 check_finite(name, part, with_targets=isinstance(task.loss, str))
-    front.try_losses(adapter, splits, metrics)
+    kept = {one.name: options.averages[one.name] for one in metrics if one.name in options.averages}
+    averages = {**kept, **front.try_losses(adapter, splits, metrics)}
     front.share_metrics(comm)
     settings = _settings_by_part(front.schedules(adapter, plan))
     if setup.kind.has_server:
@@ -97,6 +98,7 @@ def assemble(
         settings=settings,
         goals=make_goals(task, comparable, splits, options.on_nan),
         comparable_metrics=comparable,
+        averages=averages,
     )
 
 

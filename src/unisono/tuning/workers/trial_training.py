@@ -23,6 +23,7 @@ from unisono.data.splits import Splits
 from unisono.errors import AnotherRun, InUse, ReportedElsewhere, UsageError
 from unisono.files.atomic import explain_os_errors
 from unisono.run import EarlyStopHook, RunResult, execute
+from unisono.task.averages import KEY
 from unisono.task.overrides import change
 from unisono.task.task import Task
 from unisono.task.task_file import load_task
@@ -112,6 +113,7 @@ class TaskTrialRunner(TrialRunner):
             "first": first,
             "epochs": self.space.largest("epochs", changed.task.epochs),  # so that steps of two waves never have one number
             "metrics": dict(parts.comparable_metrics),
+            KEY: dict(parts.averages),
             "monitor": parts.goals.monitor,
             "fold_by": splits[0].how.partition(",")[0],
             "num_samples": {name: len(part) for name, part in splits[0].parts().items()},
