@@ -22,6 +22,7 @@ from unisono.task.task import Task
 from unisono.task.task_file import load_task
 from unisono.task.train_config import TrainConfig
 from unisono.training import determinism
+from unisono.training.batch_norms import batch_norm_note
 from unisono.training.checkpointing.saving import SaveInterval
 from unisono.training.frontends.assemble import assemble
 from unisono.training.frontends.device import compute_device
@@ -102,7 +103,13 @@ def prepare(
         initialise(parts.adapter.model, Path(config.init_from))
     pack(parts.adapter.state(), {}, "state")  # a state that cannot be saved is refused before work is done
     notes = [f"warning: {text}" for text in parts.splits.warnings]
-    notes += [note for note in (shard_note(task), lonely_note(task, parts.adapter.model, len(parts.splits.train))) if note]
+    model, in_shards, can_shard = parts.adapter.model, task.shards is not None, config.algorithm == "allreduce"
+    found = (
+        shard_note(task),
+        lonely_note(task, model, len(parts.splits.train)),
+        batch_norm_note(model, parts.num_learning, in_shards, can_shard),
+    )
+    notes += [note for note in found if note]
     if config.local_batch is not None:
         notes.append(growth_note(config.local_batch, num_workers, len(parts.splits.train), shown_lr(parts.settings(0))))
     return Job(parts, record, notes, SaveInterval.parse(str(config.checkpoint_every)))

@@ -51,3 +51,5 @@ class TrainingParts:
     """Quantities by which epochs can be compared -> whether higher is better."""
     averages: Averages = field(default_factory=dict)
     """How the metrics average whose names do not say it."""
+    num_learning: int = 1
+    """Number of processes, or virtual workers, that learn from samples of their own."""

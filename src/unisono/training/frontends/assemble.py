@@ -22,11 +22,11 @@ from unisono.model.torch.adapter import TorchAdapter
 from unisono.optim.schedules import Schedule
 from unisono.task.overrides import ResolvedTask
 from unisono.task.task import Task
+from unisono.training.batch_norms import refuse_synchronised
 from unisono.training.early_stopping import Goals
 from unisono.training.frontends.base import Extent, FrontEnd, frontend_of
 from unisono.training.frontends.device import compute_device
 from unisono.training.frontends.factories import make_model, make_splits
-from unisono.training.shard_rules import refuse_synchronised
 from unisono.training.train_metrics import TrainMetrics
 from unisono.training.training_parts import AssemblyOptions, TrainingParts
 from unisono.training.work_layout import AlgorithmSetup, set_up_algorithm
@@ -49,8 +49,7 @@ def assemble(
         )
     splits = make_splits(resolved)
     model = make_model(resolved, device)
-    if task.shards is not None:
-        refuse_synchronised(model)
+    refuse_synchronised(model, setup.roles.num_learning, task.shards is not None)
     task = frontend_of(task, model).with_defaults()
     front = frontend_of(task, model)
     front.build(splits.train, device)
@@ -99,6 +98,7 @@ def assemble(
         goals=make_goals(task, comparable, splits, options.on_nan),
         comparable_metrics=comparable,
         averages=averages,
+        num_learning=setup.roles.num_learning,
     )
 
 
