@@ -38,7 +38,7 @@ from unisono.training.progress import FINISHED, INTERRUPTED, Progress
 from unisono.training.run_folder.attempt_record import record_attempt
 from unisono.training.run_folder.hash_record import open_hash_record, short_hash
 from unisono.training.run_folder.run_directory import as_json
-from unisono.training.run_folder.run_output import RunOutput, has_checkpoint, open_run_output
+from unisono.training.run_folder.run_output import RunOutput, averages_there, has_checkpoint, open_run_output
 from unisono.training.run_folder.run_record import summary_of
 from unisono.training.run_folder.run_status import Status
 from unisono.training.run_folder.weights import save_weights, weights_of
@@ -174,7 +174,8 @@ def execute(
         stop = held.enter_context(StopRequest())  # to the end: what was reached is written whatever comes
         held.callback(torch.set_num_threads, torch.get_num_threads())  # which shards may change
         resumes = comm.broadcast_object(on_all_ranks(comm, lambda: comm.rank == 0 and has_checkpoint(config)))
-        job = on_all_ranks(comm, lambda: prepare(config, comm, spans, task, resumes))
+        averages = comm.broadcast_object(averages_there(config) if comm.rank == 0 else None)
+        job = on_all_ranks(comm, lambda: prepare(config, comm, spans, task, resumes, averages))
         parts = job.parts
         if parts.task.shards is not None:
             held.enter_context(determinism.enforce(parts.adapter.device))

@@ -339,6 +339,17 @@ def test_an_error_of_all_ranks_is_reported_once(two_ranks: Callable[..., tuple[i
         assert not Path("runs").exists()
 
 
+NORM = "task = replace(task, model=lambda: nn.Sequential(nn.Linear(4, 8), nn.{}(8), nn.Linear(8, 3)))\n"
+
+
+def test_batch_norm_over_all_workers_is_refused_and_plain_is_told(two_ranks: Callable[..., tuple[int, str]]) -> None:
+    code, output = two_ranks(NORM.format("SyncBatchNorm"))
+    assert code == 2 and "module 1 is a SyncBatchNorm, but statistics over all of the 2 workers" in one_message(output)
+    assert not Path("runs").exists()
+    code, output = two_ranks(NORM.format("BatchNorm1d"))
+    assert code == 0 and output.count("batch-norm (module 1) takes its statistics from the samples of each worker") == 1, output
+
+
 def test_what_one_rank_sees_ends_all(two_ranks: Callable[..., tuple[int, str]]) -> None:
     on_one = "import os\nalone = os.environ['UNISONO_RANK'] == '1'\n"
     code, output = two_ranks(f"{on_one}{of_splits('(INPUTS, LABELS + alone)')}")

@@ -52,6 +52,11 @@ class Roles(ABC):
         """Number of workers; a group of processes counts once."""
 
     @property
+    def num_learning(self) -> int:
+        """Number of processes, or virtual workers, that learn from samples of their own."""
+        return self.num_workers * self.group
+
+    @property
     @abstractmethod
     def num_parts(self) -> int:
         """Number of parts into which the global batch is divided."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from unisono.data.source import Indices, Mapped, Source, Subset
 from unisono.data.sources.arrays import Arrays
@@ -62,6 +63,13 @@ def check_labels(part: str, source: Source, num_outputs: int, ignored: Collectio
         f"sample {place[0]} of the {PART_NAMES[part]} data has label {labels[place]}, but the model has {num_outputs} outputs, so "
         f"labels must lie in 0..{num_outputs - 1}; correct it, give the model more outputs, or set ignore_label (loss_options)"
     )
+
+
+def targets_in_memory(source: Source) -> npt.NDArray[Any] | None:
+    """Local: all targets as one array where they lie in memory as they are used, and are no more than `CHECKED_BYTES`; else
+    None."""
+    targets = source.targets() if isinstance(origin(source)[0], Arrays) else None
+    return None if targets is None or targets.nbytes > CHECKED_BYTES else targets
 
 
 def check_finite(part: str, source: Source, with_targets: bool) -> None:

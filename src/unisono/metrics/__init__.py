@@ -1,6 +1,6 @@
 """HOW GOOD: metrics that are exact over any number of workers, as sums that are added or scores in sample order.
 
-Imported by predict and training; imports comm, data and model.
+Imported by predict and training; imports comm, data, model and task.
 """
 
 from __future__ import annotations

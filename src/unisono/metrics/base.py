@@ -11,7 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unisono.metrics.decisions import Reading
+
 Sums = npt.NDArray[np.float64]
+DECISIONS, SCORES, VALUES = "decisions", "scores", "values"
+"""A metric decides from outputs for classes or labels, orders samples by them, or compares them with targets as numbers."""
 
 
 class Metric(ABC):
@@ -19,6 +23,10 @@ class Metric(ABC):
 
     name: str
     higher_is_better: bool = True
+    needs: str | None = None
+    """How it reads outputs: DECISIONS, SCORES or VALUES; None for a user's own, which reads them as it likes."""
+    reading: Reading | None = None
+    """The conventions by which it reads targets as classes or labels; None where it reads them as numbers."""
     num_sums: int | None = None
     """Number of sums, where it is fixed; such metrics can be computed in every training step. None: it depends on the classes,
     or scores are gathered."""

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from unisono.errors import UsageError
-from unisono.metrics.base import Metric, Sums, ratio
+from unisono.metrics.base import DECISIONS, Metric, Sums, ratio
 from unisono.metrics.decisions import Decisions, Reading, decisions_of
+from unisono.task.averages import BINARY, MACRO, MICRO, WEIGHTED
 
 Counts = npt.NDArray[np.float64]
 Quotient = Callable[[Counts, Counts, Counts], tuple[Counts, Counts]]
@@ -33,18 +34,20 @@ QUOTIENTS: Mapping[str, Quotient] = MappingProxyType(
         "iou": lambda hit, predicted, true: (hit, predicted + true - hit),
     }
 )
-AVERAGES = ("macro", "micro", "weighted", "binary")
+NUM_COUNTS = 3
+"""Of each class: how often it was hit, predicted and true."""
 
 
 class ClassCounts(Metric):
     """Base of metrics of the counts of each class; the subclass computes the value from them."""
 
+    needs = DECISIONS
     exclusive = False
     """Whether labels that may hold together are refused."""
 
     def __init__(self, name: str, reading: Reading) -> None:
         self.name = name
-        self.reading = reading
+        self.reading: Reading = reading
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
         decided = decisions_of(outputs, targets, weights, self.reading, self.label)
@@ -52,11 +55,15 @@ class ClassCounts(Metric):
             raise UsageError(
                 f"{self.label} needs one class for each sample, but these targets have several labels; use e.g. f1_macro"
             )
-        return _counts_of_labels(decided) if decided.multi_label else _counts_of_classes(decided, self.label)
+        return self._counts(decided)
 
     def value(self, sums: Sums) -> float:
-        hit, predicted, true = sums.reshape(3, -1)
+        hit, predicted, true = sums.reshape(NUM_COUNTS, -1)
         return self._value(hit, predicted, true) if sums.any() else float("nan")
+
+    def _counts(self, decided: Decisions) -> Tensor:
+        """Returns the three counts of each class or label, one behind the other."""
+        return _counts_of_labels(decided) if decided.multi_label else _counts_of_classes(decided, self.label)
 
     @abstractmethod
     def _value(self, hit: Counts, predicted: Counts, true: Counts) -> float:
@@ -95,27 +102,36 @@ def _counts_of_labels(decided: Decisions) -> Tensor:
 
 
 class ClassQuotient(ClassCounts):
-    """Precision, recall, f1, dice or iou, averaged over classes ("macro"), over decisions ("micro"), over true ones
-    ("weighted"), or that of class 1 of two ("binary")."""
+    """Precision, recall, f1, dice or iou by an average. Without one (`average` None) the outputs decide: a model with one output is
+    measured by the positive class, any other by the mean over its classes or labels."""
 
-    def __init__(self, name: str, quotient: Quotient, average: str, reading: Reading) -> None:
+    def __init__(self, name: str, quotient: Quotient, average: str | None, reading: Reading) -> None:
         super().__init__(name, reading)
         self.quotient = quotient
-        self.average = average
+        self.average = average or reading.averages.get(name)
+        self.exclusive = self.average == BINARY
+
+    def average_of(self, sums: Tensor) -> str:
+        """Pure: returns the average of samples with these sums; their number tells the outputs of the model."""
+        return self.average or (BINARY if len(sums) == NUM_COUNTS else MACRO)
+
+    def _counts(self, decided: Decisions) -> Tensor:
+        counts = super()._counts(decided)
+        return counts.view(NUM_COUNTS, 2)[:, 1] if decided.one_output and self.average in (None, BINARY) else counts
 
     def _value(self, hit: Counts, predicted: Counts, true: Counts) -> float:
+        if self.average == BINARY and len(hit) > 1:
+            if len(hit) != 2:
+                raise UsageError(
+                    f"{self.label} needs two classes, but there are {len(hit)}; use {self.name.replace('_binary', '')!r}"
+                )
+            hit, predicted, true = hit[1:], predicted[1:], true[1:]
         top, bottom = self.quotient(hit, predicted, true)
-        if self.average == "micro":
+        if self.average == MICRO:
             return ratio(top.sum(), bottom.sum())
         # 0 where a class occurs but the quotient is undefined, e.g. the precision of a class that was never predicted.
         values = np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
-        if self.average == "binary":
-            if len(values) != 2:
-                raise UsageError(
-                    f"{self.label} needs two classes, but there are {len(values)}; use {self.name.replace('_binary', '')!r}"
-                )
-            return float(values[1])
-        weights = true if self.average == "weighted" else (predicted + true > 0).astype(np.float64)
+        weights = true if self.average == WEIGHTED else (predicted + true > 0).astype(np.float64)
         return ratio((values * weights).sum(), weights.sum())
 
 

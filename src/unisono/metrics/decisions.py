@@ -5,13 +5,13 @@ the label.
 |-------------------|-----------------------|---------------------------------------------------------------|
 | (n, classes, ...) | (n, ...) numbers      | one class at each place, by the largest output                |
 | (n, classes, ...) | same shape, `one_hot` | the same; the largest target is the true class                |
-| (n,), (n, 1, ...) | (n, ...) or same      | two classes, 1 where the output (a logit) is above 0          |
+| (n,), (n, 1, ...) | (n, ...) or same      | two classes, the positive where the output (a logit) is above 0 |
 | (n, labels, ...)  | same shape            | labels that may hold together, each where its output is above 0 |
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.model.targets import across, as_labels, one_tensor, shaped_like
+from unisono.task.averages import Averages
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Reading:
 
     ignore_label: int | None = None
     one_hot: bool = False
+    averages: Averages = field(default_factory=dict)
 
     def importance(self, truth: Tensor, weights: Tensor | None, label: str) -> Tensor | None:
         """Returns the weight of each element of `truth`, in its shape; None where all weigh 1."""
@@ -48,6 +50,8 @@ class Decisions:
     num_classes: int
     multi_label: bool = False
     """Whether labels may hold together: `predicted` and `truth` are then 0 or 1, and axis 1 is the label."""
+    one_output: bool = False
+    """Whether the model has one output, which stands for the positive class of two."""
 
 
 def is_classes(outputs: Any, targets: Any) -> bool:
@@ -74,4 +78,4 @@ def decisions_of(outputs: Any, targets: Any, weights: Tensor | None, reading: Re
         return Decisions(outputs.argmax(1), truth, reading.importance(truth, weights, label), outputs.shape[1])
     counted = reading.importance(targets, weights, label)
     num_classes = outputs.shape[1] if several else 2
-    return Decisions((outputs > 0).long(), (targets > 0.5).long(), counted, num_classes, several)
+    return Decisions((outputs > 0).long(), (targets > 0.5).long(), counted, num_classes, several, not several)

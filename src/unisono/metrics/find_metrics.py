@@ -12,12 +12,13 @@ import torch
 
 from unisono.errors import UsageError, unknown_name
 from unisono.metrics.base import Metric
-from unisono.metrics.counts import AVERAGES, QUOTIENTS, BalancedAccuracy, ClassQuotient, Kappa
+from unisono.metrics.counts import QUOTIENTS, BalancedAccuracy, ClassQuotient, Kappa
 from unisono.metrics.custom_metric import custom_metric
 from unisono.metrics.decisions import Reading
 from unisono.metrics.hits import Accuracy, TopAccuracy
 from unisono.metrics.regression import Determination, MeanError, square_root
 from unisono.metrics.scores import ScoreArea, average_precision, roc_area
+from unisono.task.averages import AVERAGES, MACRO, OF_OUTPUTS, Averages
 
 METRICS: Mapping[str, Callable[[Reading], Metric]] = MappingProxyType(
     {
@@ -25,13 +26,13 @@ METRICS: Mapping[str, Callable[[Reading], Metric]] = MappingProxyType(
         "top_5_accuracy": partial(TopAccuracy, 5),
         "balanced_accuracy": partial(BalancedAccuracy, "balanced_accuracy"),
         "kappa": partial(Kappa, "kappa"),
-        **{name: partial(ClassQuotient, name, quotient, "macro") for name, quotient in QUOTIENTS.items()},
+        **{name: partial(ClassQuotient, name, quotient, None) for name, quotient in QUOTIENTS.items()},
         **{
             f"{name}_{average}": partial(ClassQuotient, f"{name}_{average}", quotient, average)
             for name, quotient in QUOTIENTS.items()
             for average in AVERAGES
         },
-        "mean_iou": partial(ClassQuotient, "mean_iou", QUOTIENTS["iou"], "macro"),
+        "mean_iou": partial(ClassQuotient, "mean_iou", QUOTIENTS["iou"], MACRO),
         "auc": partial(ScoreArea, "auc", roc_area),
         "average_precision": partial(ScoreArea, "average_precision", average_precision),
         "mse": lambda _: MeanError("mse", torch.square),
@@ -46,11 +47,15 @@ TOP = re.compile(r"top_([1-9][0-9]*)_accuracy")
 
 
 def resolve_metrics(
-    metrics: Iterable[str | Callable[..., Any]], *, ignore_label: int | None = None, one_hot: bool = False
+    metrics: Iterable[str | Callable[..., Any]],
+    *,
+    ignore_label: int | None = None,
+    one_hot: bool = False,
+    averages: Averages = OF_OUTPUTS,
 ) -> tuple[Metric, ...]:
     """Pure: returns metrics by name or function, in this order. `ignore_label` and `one_hot` are those of the loss, so that loss
-    and metrics read targets alike."""
-    reading = Reading(ignore_label, one_hot)
+    and metrics read targets alike; `averages` are those of a run that began earlier."""
+    reading = Reading(ignore_label, one_hot, averages)
     found = tuple(_find_metric(metric, reading) for metric in metrics)
     names = [metric.name for metric in found]
     for name in names:

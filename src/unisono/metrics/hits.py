@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unisono.errors import UsageError
-from unisono.metrics.base import Metric, Sums, ratio
+from unisono.metrics.base import DECISIONS, Metric, Sums, ratio
 from unisono.metrics.decisions import Reading, decisions_of, is_classes
 from unisono.model.targets import as_labels, one_tensor
 
@@ -44,10 +44,11 @@ class Accuracy(Metric):
     """The share of right decisions, over samples, places and labels alike."""
 
     name = "accuracy"
+    needs = DECISIONS
     num_sums = 2
 
     def __init__(self, reading: Reading) -> None:
-        self.reading = reading
+        self.reading: Reading = reading
         self._pair = HitsAndTotal()
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
@@ -70,12 +71,13 @@ class Accuracy(Metric):
 class TopAccuracy(Metric):
     """The share of samples whose class is among the `k` largest outputs."""
 
+    needs = DECISIONS
     num_sums = 2
 
     def __init__(self, k: int, reading: Reading) -> None:
         self.name = f"top_{k}_accuracy"
         self.k = k
-        self.reading = reading
+        self.reading: Reading = reading
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
         outputs = one_tensor("outputs", outputs, self.label).detach()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unisono.metrics.base import Metric, Sums, ratio
+from unisono.metrics.base import VALUES, Metric, Sums, ratio
 from unisono.model.targets import across, one_tensor, shaped_like
 
 
@@ -18,6 +18,7 @@ class MeanError(Metric):
     """The mean of an error over all elements, or a function of that mean."""
 
     higher_is_better = False
+    needs = VALUES
     num_sums = 2
 
     def __init__(self, name: str, error: Callable[[Tensor], Tensor], finish: Callable[[float], float] = float) -> None:
@@ -48,6 +49,7 @@ class Determination(Metric):
     Sums of each output are [weight, y, y^2, error^2]; of 16 digits the deviations lose 2 log10(mean / deviation)."""
 
     name = "r2"
+    needs = VALUES
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
         outputs = one_tensor("outputs", outputs, self.label).detach().to(torch.float64)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unisono.metrics.base import GatheredMetric, Sums
+from unisono.metrics.base import SCORES, GatheredMetric, Sums
 from unisono.metrics.decisions import Reading, is_classes
 from unisono.model.targets import across, as_labels, one_tensor, shaped_like
 
@@ -25,10 +25,12 @@ Area = Callable[[Column, Column], float]
 class ScoreArea(GatheredMetric):
     """The area under a curve for each class against the rest, averaged over the classes that have one."""
 
+    needs = SCORES
+
     def __init__(self, name: str, area: Area, reading: Reading) -> None:
         self.name = name
         self.area = area
-        self.reading = reading
+        self.reading: Reading = reading
 
     def rows(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
         outputs = one_tensor("outputs", outputs, self.label).detach().to(torch.float64)

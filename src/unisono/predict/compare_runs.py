@@ -15,6 +15,7 @@ from unisono.metrics import Metric, resolve_metrics
 from unisono.model.losses import resolve_loss
 from unisono.predict.finished_run import PREFIXES, WEIGHTS, FinishedRun, open_run
 from unisono.predict.intervals import NUM_RESAMPLES, Predictions, paired_bootstrap, spread, wilson
+from unisono.task.averages import KEY, MEANINGS, UNNAMED, recorded_averages
 
 UNFINISHED = ("interrupted", "not finite")
 """Reasons for the end of a run that make it no result."""
@@ -64,9 +65,10 @@ def compare_runs(paths: Sequence[str], metric: str | None = None, lower_is_bette
     runs = [open_run(path) for path in paths]
     _refuse_unequal(runs)
     name = metric or _usual_metric(runs)
+    averages = _averages(name, runs)
     known = [run.metrics() for run in runs]
     values = {str(run.path): _value_of(run, found, name) for run, found in zip(runs, known, strict=True)}
-    measured = _Measured.of(name, runs, lower_is_better)
+    measured = _Measured.of(name, runs, lower_is_better, averages)
     groups = sorted(_groups(runs), key=lambda group: _mean(group, values), reverse=measured.higher_is_better)
     best = groups[0][0] if len(groups[0]) == 1 else None
     rows = tuple(_row(place, group, values, measured, best) for place, group in enumerate(groups, 1))
@@ -113,23 +115,27 @@ class _Measured:
     """The weights; None for those that count in each run."""
     is_counted: bool
     """Whether it is a share of samples, each of which counts 1."""
+    num_unknown: int = 0
+    """Number of runs whose own model or function computes it, so that they may average otherwise than the rest."""
 
     @classmethod
-    def of(cls, name: str, runs: Sequence[FinishedRun], lower_is_better: bool) -> _Measured:
-        """Makes it from the full name of a metric, e.g. 'best_val_accuracy'."""
-        which = next((one for one in WEIGHTS if name.startswith(f"{one}_")), None)
-        rest = name if which is None else name[len(which) + 1 :]
-        split = next((split for split, prefix in PREFIXES.items() if rest.startswith(prefix)), None)
-        short = rest if split is None else rest[len(PREFIXES[split]) :]
+    def of(
+        cls, name: str, runs: Sequence[FinishedRun], lower_is_better: bool, averages: Mapping[str, Sequence[FinishedRun]]
+    ) -> _Measured:
+        """Makes it from the full name of a metric, e.g. 'best_val_accuracy', and how the runs average it."""
+        which, split, short = _parts_of(name)
+        average = next((one for one in averages if one), "")
         options = [run.config["settings"]["loss_options"].get("ignore_label") for run in runs]
         try:
-            metric = resolve_metrics([short], ignore_label=options[0], one_hot=_reads_one_hot(runs[0]))[0]
+            given = {short: average} if average else {}
+            metric = resolve_metrics([short], ignore_label=options[0], one_hot=_reads_one_hot(runs[0]), averages=given)[0]
         except UsageError:  # the loss, or a function of the task
             metric = None
         higher = metric.higher_is_better if metric is not None else short != "loss"
         num_samples = runs[0].summary["split"]["num_samples"].get(split) if split is not None else None
         is_counted = COUNTED.fullmatch(short) is not None and all(option is None for option in options)
-        return cls(name, metric, higher and not lower_is_better, split, num_samples, which, is_counted)
+        num_unknown = len(averages.get("", ())) if average else 0
+        return cls(name, metric, higher and not lower_is_better, split, num_samples, which, is_counted, num_unknown)
 
     def hits(self, value: float) -> int | None:
         """Number of correct samples; None where the value is no share of samples (weights, several places in a sample)."""
@@ -165,6 +171,35 @@ def _refuse_unequal(runs: Sequence[FinishedRun]) -> None:
         )
 
 
+def _parts_of(name: str) -> tuple[str | None, str | None, str]:
+    """Returns the weights (None: those that count in each run), the part of the data and the name of the metric itself in its full
+    name, e.g. 'best_val_accuracy'."""
+    which = next((one for one in WEIGHTS if name.startswith(f"{one}_")), None)
+    rest = name if which is None else name[len(which) + 1 :]
+    split = next((split for split, prefix in PREFIXES.items() if rest.startswith(prefix)), None)
+    return which, split, rest if split is None else rest[len(PREFIXES[split]) :]
+
+
+def _averages(name: str, runs: Sequence[FinishedRun]) -> Mapping[str, Sequence[FinishedRun]]:
+    """Returns how runs average a metric whose name does not say it, each average with its runs, "" where that is not known; {} for
+    other metrics. Refuses runs of which one average is not that of another."""
+    short = _parts_of(name)[-1]
+    found: dict[str, list[FinishedRun]] = {}
+    for run in runs if short in UNNAMED else ():
+        found.setdefault(recorded_averages(run.config).get(short, ""), []).append(run)
+    known = {average: those for average, those in found.items() if average}
+    if len(known) > 1:
+        listed = "; ".join(
+            f"{MEANINGS.get(average, average)} ({short}_{average}): {', '.join(str(run.path) for run in those)}"
+            for average, those in known.items()
+        )
+        raise UsageError(
+            f"{name} means different things in these runs, so they cannot be ranked by it: {listed}. Compare each group alone, or "
+            f"train with a metric that names its average, e.g. {short}_binary"
+        )
+    return found
+
+
 def _usual_metric(runs: Sequence[FinishedRun]) -> str:
     """The metric that compares runs by default: the first run's monitor, on the test data where all have it, else on the
     validation; else the loss."""
@@ -193,7 +228,7 @@ def _configuration(run: FinishedRun) -> str:
     task = run.summary["provenance"]["task"]
     settings = {name: value for name, value in run.config["settings"].items() if name != "seed"}
     files = [task.get("sha256"), task.get("imports"), task.get("sources")]
-    return json.dumps([{**run.config, "settings": settings, "task_file": None}, files], sort_keys=True)
+    return json.dumps([{**run.config, "settings": settings, "task_file": None, KEY: None}, files], sort_keys=True)
 
 
 def _row(
@@ -243,6 +278,10 @@ def _notes(rows: Sequence[Row], measured: _Measured) -> list[str]:
     if any(row.difference for row in rows):
         notes.append(
             f"to best: 95 % interval of the difference, paired bootstrap with {NUM_RESAMPLES} resamples of the same samples"
+        )
+    if measured.num_unknown:
+        notes.append(
+            f"{measured.name} of {measured.num_unknown} of the runs comes from its own model or function, and may average otherwise"
         )
     if measured.metric is not None and measured.split is not None and any(row.difference is None for row in single[1:]):
         weights = "" if measured.which is None else f" --weights {measured.which}"

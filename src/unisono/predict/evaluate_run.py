@@ -25,6 +25,7 @@ from unisono.model.torch.adapter import TorchAdapter
 from unisono.predict.finished_run import PREFIXES, FinishedRun, open_run, refuse_idle_workers
 from unisono.predict.predict_options import EvaluateConfig
 from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebuild_splits, rebuild_task
+from unisono.task.averages import recorded_averages
 from unisono.training.evaluation import EvaluationPlan, evaluate
 from unisono.training.frontends.base import frontend_of
 from unisono.training.run_folder.run_directory import as_json
@@ -85,7 +86,7 @@ def _prepare(config: EvaluateConfig, comm: Communicator) -> _Job:
     front.build(source, comm.device)
     adapter = make_adapter(changed, model, comm.device)
     front.share_metrics(comm)
-    return _Job(run, source, splits.sha256(), adapter, weights, sha256, front.metrics())
+    return _Job(run, source, splits.sha256(), adapter, weights, sha256, front.metrics(recorded_averages(run.config)))
 
 
 class _RecordingReplica:

@@ -108,6 +108,9 @@ class TrainConfig:
 
     division: Mapping[str, Any] | None = None
     """How the data are divided where not as the task says (`data/fold_data.py`): one of several folds, or all for training."""
+    averages: Mapping[str, str] | None = None
+    """How metrics average whose names do not say it (`task/averages.py`), in the trials of a study; None: as the outputs say, or
+    as the run that is resumed has it."""
     command: tuple[str, ...] = ()
     """The command that started it, for the record."""
 

@@ -16,11 +16,13 @@ from unisono.events import Spans
 from unisono.launch.this_process import prepare_cublas
 from unisono.model.packed import pack
 from unisono.optim.scaling import growth_note
+from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.overrides import ResolvedTask, change
 from unisono.task.task import Task
 from unisono.task.task_file import load_task
 from unisono.task.train_config import TrainConfig
 from unisono.training import determinism
+from unisono.training.batch_norms import batch_norm_note
 from unisono.training.checkpointing.saving import SaveInterval
 from unisono.training.frontends.assemble import assemble
 from unisono.training.frontends.device import compute_device
@@ -51,9 +53,16 @@ def without_goals(resolved: ResolvedTask) -> ResolvedTask:
     return replace(resolved, task=replace(resolved.task, monitor=None, target=None, patience=None, weights=None))
 
 
-def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: Task | None, resumes: bool) -> Job:
+def prepare(
+    config: TrainConfig,
+    comm: Communicator,
+    spans: Spans | None,
+    task: Task | None,
+    resumes: bool,
+    averages: Averages = OF_OUTPUTS,
+) -> Job:
     """Local, blocking: makes all parts of one rank's training; mistakes in the configuration are reported here. `resumes`: a state
-    will be loaded, so initial weights are not needed."""
+    will be loaded, so initial weights are not needed. `averages` are those of the metrics of the run that is resumed."""
     resolved = change(load_task(config.task_file) if task is None else task, config.changes)
     resolved = without_goals(replace(resolved, division=config.division))
     layout = LayoutOptions(config.group, config.servers, config.simulate, config.elastic)
@@ -70,14 +79,19 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
     if not resolved.task.name:
         resolved = replace(resolved, task=replace(resolved.task, name=Path(config.task_file).stem or "task"))
     options = AssemblyOptions(
-        layout=layout, device=config.device, on_nan=config.on_nan, replay=_recorded_calls(config), spans=spans
+        layout=layout,
+        device=config.device,
+        on_nan=config.on_nan,
+        replay=_recorded_calls(config),
+        spans=spans,
+        averages=averages if config.averages is None else config.averages,
     )
     with ExitStack() as held:
         if resolved.task.shards is not None:
             held.enter_context(determinism.enforce(compute_device(config.device, comm, in_shards=True)))
         parts = assemble(resolved, config.algorithm, comm, options)
     task = parts.task
-    record = record_of(config, replace(resolved, task=task), comm.size)
+    record = record_of(config, replace(resolved, task=task), comm.size, parts.averages)
     if config.replay is not None:
         from unisono.training.server.replay_check import check_same_experiment
 
@@ -90,7 +104,13 @@ def prepare(config: TrainConfig, comm: Communicator, spans: Spans | None, task: 
         initialise(parts.adapter.model, Path(config.init_from))
     pack(parts.adapter.state(), {}, "state")  # a state that cannot be saved is refused before work is done
     notes = [f"warning: {text}" for text in parts.splits.warnings]
-    notes += [note for note in (shard_note(task), lonely_note(task, parts.adapter.model, len(parts.splits.train))) if note]
+    model, in_shards, can_shard = parts.adapter.model, task.shards is not None, config.algorithm == "allreduce"
+    found = (
+        shard_note(task),
+        lonely_note(task, model, len(parts.splits.train)),
+        batch_norm_note(model, parts.num_learning, in_shards, can_shard),
+    )
+    notes += [note for note in found if note]
     if config.local_batch is not None:
         notes.append(growth_note(config.local_batch, num_workers, len(parts.splits.train), shown_lr(parts.settings(0))))
     return Job(parts, record, notes, SaveInterval.parse(str(config.checkpoint_every)))

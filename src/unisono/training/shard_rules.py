@@ -58,14 +58,3 @@ def lonely_note(task: Task, model: nn.Module, num_samples: int) -> str:
         f"warning: a batch of {alone[0]} samples leaves shards of one sample, for which PyTorch's batch-norm (module {norms[0]}) "
         "fails unless each sample has several values; use fewer --shards or another --global-batch"
     )
-
-
-def refuse_synchronised(model: nn.Module) -> None:
-    """Pure: refuses batch-norm over all workers, which needs all shards of a step before any of them is done."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.SyncBatchNorm):
-            what = f"module {name}" if name else "the model"
-            raise UsageError(
-                f"{what} is a SyncBatchNorm, which mixes the samples of the shards (--shards) in the order of the workers; use "
-                "plain batch-norm, which here has the statistics of each shard, or leave --shards out"
-            )

@@ -12,6 +12,7 @@ from unisono.data.splits import Splits
 from unisono.events import Spans
 from unisono.metrics import Metric
 from unisono.model.torch.adapter import TorchAdapter
+from unisono.task.averages import Averages
 from unisono.task.task import Task
 from unisono.training.early_stopping import Goals
 
@@ -26,6 +27,8 @@ class AssemblyOptions:
     replay: Sequence[str] | None = None
     """The recorded calls of a run that is to be repeated."""
     spans: Spans | None = None
+    averages: Averages = field(default_factory=dict)
+    """The averages of a run or study that began earlier."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +49,7 @@ class TrainingParts:
     goals: Goals
     comparable_metrics: Mapping[str, bool]
     """Quantities by which epochs can be compared -> whether higher is better."""
+    averages: Averages = field(default_factory=dict)
+    """How the metrics average whose names do not say it."""
+    num_learning: int = 1
+    """Number of processes, or virtual workers, that learn from samples of their own."""

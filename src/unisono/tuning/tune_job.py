@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from unisono.errors import STOPPED_CODE, CannotWrite, TrainingFailed, UsageError
 from unisono.observe.bar import Bar
 from unisono.stopping.deadline import TIME_LIMIT, deadline_of_this_process
 from unisono.stopping.stop_request import StopRequest, raise_stop
+from unisono.task.averages import KEY, recorded_averages
 from unisono.tuning.report.document import write_report
 from unisono.tuning.search.prefetch import NoPrefetch, Prefetcher
 from unisono.tuning.search.search import Search
@@ -147,6 +148,8 @@ class _CoordinatorProcess:
         # Refuses what cannot be, before anything is made; the one that is used needs to know the first trial.
         Search(space, name, directions, config.seed, config.prune, plan.num_steps)
         known = make_study(folder, description_of(config, about, objectives, space), config.accept_changes)
+        if space is not None:  # an older study keeps what its metrics mean
+            plan = replace(plan, options={**plan.options, KEY: dict(recorded_averages(known))})
         self._say(str(self.layout))
         for text in about["warnings"]:
             self._say(f"warning: {text}")

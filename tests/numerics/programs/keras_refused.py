@@ -15,8 +15,10 @@ from unisono.comm.single_process import single_process_communicator
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
 from unisono.model.base import StreamKey
+from unisono.model.keras.make_replica import make_replica
 from unisono.task.overrides import change
 from unisono.task.task import Task
+from unisono.training.batch_norms import refuse_synchronised
 from unisono.training.frontends.assemble import assemble
 
 L = keras.layers
@@ -117,6 +119,8 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "loss options": (plain, {"loss": "cross_entropy", "loss_options": {"label_smoothing": 0.1}}),
     "optimizer": (plain, {"loss": "cross_entropy", "optimizer": "adamm"}),
     "shape": (lambda: keras.Sequential([keras.Input((7,)), L.Dense(3)]), {"loss": "cross_entropy"}),
+    "a regression": (lambda: plain(L.Dense(1)), {"loss": "mse", "metrics": ("kappa",)}),
+    "probabilities": (lambda: plain(L.Dense(1, activation="sigmoid"), loss="binary_crossentropy"), {"metrics": ("f1",)}),
     "made already": (partial(plain), {"loss": "cross_entropy"}),
 }
 
@@ -137,9 +141,21 @@ def message(make: Callable[[], Any], settings: dict[str, Any]) -> str:
     return ""
 
 
+def synchronised() -> str:
+    """Only on TensorFlow it can be asked for when the layer is made."""
+    layer = L.BatchNormalization(name="norm")
+    layer.synchronized = True
+    try:
+        refuse_synchronised(make_replica(plain(layer, L.Dense(3), loss=CROSS)), 2, in_shards=False)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
 def main() -> None:
     found = {name: message(*case) for name, case in CASES.items() if name != "made already"}
     found["made already"] = message(plain(), {"loss": "cross_entropy"})
+    found["synchronised"] = synchronised()
     print(json.dumps(found))
 
 

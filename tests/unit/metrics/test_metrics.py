@@ -14,6 +14,8 @@ from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.metrics import GatheredMetric, Metric, resolve_metrics
+from unisono.metrics.counts import QUOTIENTS, ClassQuotient
+from unisono.task.averages import UNNAMED, recorded_averages
 
 N, C = 101, 5
 RANDOM = torch.Generator().manual_seed(5)
@@ -82,6 +84,45 @@ def test_binary_and_default_average(name: str, reference: Callable[..., float]) 
     same(value(one(name), LOGITS, LABELS), reference(LABELS, PREDICTED, average="macro", zero_division=0))
     with pytest.raises(UsageError, match=f"'{name}_binary' needs two classes, but there are 5; use '{name}'"):
         value(one(f"{name}_binary"), LOGITS, LABELS)
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+@pytest.mark.parametrize(("name", "reference"), FAMILIES)
+def test_one_output_is_measured_by_the_positive_class(name: str, reference: Callable[..., float], weights: Tensor | None) -> None:
+    expected = reference(BIT, DECIDED, sample_weight=weights)
+    for outputs, targets in ((LOGIT, BIT), (LOGIT[:, None], BIT), (LOGIT[:, None], BIT[:, None]), (LOGIT, BIT.double())):
+        same(value(one(name), outputs, targets, weights), expected)
+        same(value(one(f"{name}_binary"), outputs, targets, weights), expected)
+    two = torch.stack((-LOGIT, LOGIT), dim=1)
+    same(value(one(name), two, BIT, weights), reference(BIT, DECIDED, average="macro", sample_weight=weights))
+    same(value(one(f"{name}_binary"), two, BIT, weights), expected)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in FAMILIES])
+def test_a_positive_class_that_is_not_found_gives_zero(name: str) -> None:
+    """Not one half, which the negative class would add."""
+    mask = torch.zeros(2, 1, 8, 8)
+    mask[0, 0, 0, 0] = 1
+    for metric in (name, f"{name}_binary"):
+        assert value(one(metric), torch.full((2, 1, 8, 8), -1.0), mask) == 0
+        assert value(one(metric), torch.where(mask == 1, -1.0, 1.0), mask * 0) == 0, "found where there is none"
+        assert math.isnan(value(one(metric), torch.full((2, 1, 8, 8), -1.0), mask * 0)), "there is nothing to be measured"
+
+
+def test_a_run_that_began_earlier_keeps_its_averages() -> None:
+    before = recorded_averages({})
+    assert set(before) == set(QUOTIENTS) == set(UNNAMED)
+    for name, reference in FAMILIES:
+        for kept, average in ((before, "macro"), ({name: "binary"}, "binary")):
+            metric = one(name, averages=kept)
+            assert isinstance(metric, ClassQuotient)
+            sums = metric.sums(LOGIT, BIT)
+            assert metric.average_of(sums) == average
+            same(metric.value(sums.numpy()), reference(BIT, DECIDED, average=average))
+    for name, outputs, targets, average in (("f1", LOGIT, BIT, "binary"), ("f1", LOGITS, LABELS, "macro")):
+        metric = one(name)
+        assert isinstance(metric, ClassQuotient)
+        assert metric.average_of(metric.sums(outputs, targets)) == average
 
 
 def test_mean_iou_is_the_mean_over_classes() -> None:
@@ -345,6 +386,7 @@ def test_what_is_refused(names: Any, message: str) -> None:
     [
         ("f1", LOGITS, LABELS + 2, "targets go from 2 to 6 but the model has 5 classes; number the classes from 0"),
         ("kappa", LOGITS, BITS, "needs one class for each sample"),
+        ("f1_binary", LOGITS[:, :2], BITS[:, :2], "needs one class for each sample"),
         ("top_6_accuracy", LOGITS, LABELS, "needs one class for each sample and at least 6 classes"),
         ("accuracy", LOGITS, BITS[:, :2], r"targets of shape \(101, 2\) do not fit outputs of shape \(101, 5\)"),
         ("accuracy", {"a": LOGITS}, LABELS, "needs one tensor of outputs, received dict"),

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 
-def make_run(path: Path, metrics: dict[str, float | None], *, seed: int = 0, split: str = "aa", **summary: Any) -> str:
-    """A finished run; `summary` replaces or adds entries of its summary."""
+def make_run(
+    path: Path,
+    metrics: dict[str, float | None],
+    *,
+    seed: int = 0,
+    split: str = "aa",
+    named: Sequence[str] = (),
+    averages: Mapping[str, str] | None = None,
+    **summary: Any,
+) -> str:
+    """A finished run; `summary` replaces or adds entries of its summary. `named` are the metrics of its task, which old versions
+    recorded without their averages."""
     path.mkdir(parents=True)
-    config = {
+    config: dict[str, Any] = {
         "task": "made",
         "task_file": "made.py",
         "model": {},
@@ -18,6 +29,9 @@ def make_run(path: Path, metrics: dict[str, float | None], *, seed: int = 0, spl
         "settings": {"seed": seed, "lr": summary.pop("lr", 0.1), "loss": "cross_entropy", "loss_options": {}, "global_batch": 64},
         "num_workers": 2,
     }
+    config["settings"]["metrics"] = list(named)
+    if averages is not None:
+        config["averages"] = dict(averages)
     found = {
         "reason": "finished",
         "metrics": metrics,

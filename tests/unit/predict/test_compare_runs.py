@@ -107,6 +107,41 @@ def test_a_metric_can_be_named_by_its_weights(tmp_path: Path) -> None:
         assert ([row.value for row in found.rows], found.higher_is_better) == (values, metric == "test_accuracy")
 
 
+def test_averages_that_differ_are_not_ranked(tmp_path: Path) -> None:
+    """A run of an old version knew only means over the classes, whatever the outputs of its model."""
+    score: dict[str, float | None] = {"test_f1": 0.8, "best_val_f1": 0.5, "test_f1_macro": 0.7, "test_accuracy": 0.9}
+    old = make_run(tmp_path / "old", score, named=["f1", "f1_macro"], lr=1)
+    positive = make_run(tmp_path / "positive", score, named=["f1", "f1_macro"], averages={"f1": "binary"}, lr=2)
+    mean = make_run(tmp_path / "mean", score, named=["f1", "f1_macro"], averages={"f1": "macro"}, lr=3)
+    logged = make_run(tmp_path / "logged", score, averages={}, lr=4)
+    for name in ("test_f1", "best_val_f1"):
+        with pytest.raises(UsageError, match=f"{name} means different things in these runs") as told:
+            compare_runs([positive, old, mean], name)
+        assert f"the positive class (f1_binary): {positive}; the mean over the classes (f1_macro): {old}, {mean}" in str(told.value)
+    assert len(compare_runs([old, mean], "test_f1").rows) == 2
+    assert len(compare_runs([positive, old, mean], "test_f1_macro").rows) == 3
+    assert len(compare_runs([positive, old, mean], "test_accuracy").rows) == 3
+    assert "test_f1 of 1 of the runs comes from its own model or function" in " ".join(compare_runs([old, logged], "test_f1").notes)
+
+
+def test_the_difference_of_old_runs_is_that_of_what_they_recorded(tmp_path: Path) -> None:
+    """The bootstrap of saved predictions takes the mean over the classes, of which half is that of the easy negative one."""
+    targets = np.r_[np.zeros(300, int), np.ones(59, int)]
+    intervals = {}
+    for kind, averages in (("old", None), ("new", {"recall": "binary"})):
+        runs = []
+        for name, num_found in (("good", 59), ("bad", 0)):
+            run = make_run(
+                tmp_path / kind / name, {"test_recall": num_found / 59}, named=["recall"], averages=averages, lr=num_found
+            )
+            outputs = np.where(np.arange(359) >= 359 - num_found, 1.0, -1.0).astype(np.float32)
+            kept: dict[str, Any] = {"outputs": outputs, "targets": targets, "split_sha256": "aa" * 32, "weights_sha256": "ff" * 32}
+            np.savez(Path(run) / "predictions-test.npz", **kept)
+            runs.append(run)
+        intervals[kind] = compare_runs(runs, "test_recall").rows[1].difference
+    assert intervals == {"old": (-0.5, -0.5), "new": (-1.0, -1.0)}
+
+
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     good = make_run(tmp_path / "good", {"test_accuracy": 0.9, "test_loss": None})
     other = make_run(tmp_path / "other", {"test_accuracy": 0.9}, split="bb")

@@ -10,7 +10,7 @@ from torch import nn
 from unisono.algorithms.sharded import Options, Sharded, shards_of_all
 from unisono.errors import UsageError
 from unisono.task.task import Task
-from unisono.training.shard_rules import choose_algorithm, lonely_note, refuse_synchronised, shard_note
+from unisono.training.shard_rules import choose_algorithm, lonely_note, shard_note
 
 
 def task(**settings: Any) -> Task:
@@ -60,12 +60,6 @@ def test_sizes_that_differ_are_said() -> None:
     assert shard_note(task(global_batch=50, shards=12)) == (
         "the batch of 50 samples is cut into 10 shards of 4 and 2 of 5 samples; every sample has the same weight"
     )
-
-
-def test_synchronised_batch_norm() -> None:
-    with pytest.raises(UsageError, match=r"module 1\.0 is a SyncBatchNorm, which mixes the samples of the shards"):
-        refuse_synchronised(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.SyncBatchNorm(2))))
-    refuse_synchronised(nn.Sequential(nn.BatchNorm1d(2)))
 
 
 def test_every_shard_has_one_worker() -> None:

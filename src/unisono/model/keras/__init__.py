@@ -1,4 +1,4 @@
 """A Keras model on any backend as a replica. Keras and its backend load at use.
 
-Imported by keras, metrics, testing and training; imports model and torch/.
+Imported by keras, metrics, testing and training; imports losses/, model and torch/.
 """

@@ -11,6 +11,9 @@ from torch import Tensor
 
 Weight = Tensor | float
 
+CLASSES, NUMBERS, PROBABILITIES, LOGARITHMS = "classes", "numbers", "probabilities", "logarithms"
+"""How a loss reads outputs: as scores of classes or labels (logits), as numbers like the targets, or as functions of these."""
+
 
 class Loss(ABC):
     """Local, no host synchronisation: `loss(outputs, targets, weights)` = (sum of the losses, their weight).
@@ -22,6 +25,9 @@ class Loss(ABC):
     """Name that users type."""
     ignore_label: int | None = None
     """Targets with this label count neither in the sum nor in the weight."""
+    predicts: str | None = None
+    """How the loss reads outputs: CLASSES, NUMBERS, PROBABILITIES of labels, or LOGARITHMS of numbers; None where that is not
+    known."""
     one_hot: bool = False
     """Whether targets of the shape of the outputs are probabilities of classes of which one holds, and not labels that may hold
     together."""

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from unisono.errors import UsageError
-from unisono.model.losses.base import Loss, Weight, total
+from unisono.model.losses.base import CLASSES, NUMBERS, PROBABILITIES, Loss, Weight, total
 from unisono.model.targets import across, one_tensor
 
 REMEDY = 'return one loss for each sample (reduction="none") or the pair (sum, weight)'
+BY_MODULE: Mapping[type, str] = MappingProxyType(
+    {
+        **dict.fromkeys((nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss), NUMBERS),
+        nn.BCEWithLogitsLoss: CLASSES,
+        nn.BCELoss: PROBABILITIES,
+    }
+)
+"""How losses of torch read outputs."""
 WHY = "means of single workers cannot be combined into the exact mean over all workers"
 
 
@@ -24,6 +33,7 @@ class CustomLoss(Loss):
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.name = getattr(function, "__name__", type(function).__name__)
+        self.predicts = BY_MODULE.get(type(function))
         parameters = _parameters_of(function)
         self._takes_weights = "weights" in parameters
         if _reduction(function, parameters) not in (None, "none"):

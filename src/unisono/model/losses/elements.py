@@ -13,12 +13,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from unisono.errors import UsageError
-from unisono.model.losses.base import Loss, Weight, total
+from unisono.model.losses.base import CLASSES, LOGARITHMS, NUMBERS, Loss, Weight, total
 from unisono.model.targets import across, full_precision, one_tensor, shaped_like
 
 
 class ElementLoss(Loss):
     """Base of losses of single elements: each counts once; targets are cast to the type of the outputs."""
+
+    predicts = NUMBERS
 
     @abstractmethod
     def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
@@ -91,6 +93,9 @@ class PoissonLikelihood(ElementLoss):
 
     name = "poisson_nll"
 
+    def __post_init__(self) -> None:
+        self.predicts = LOGARITHMS if self.log_input else NUMBERS
+
     def _losses(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
         return functional.poisson_nll_loss(outputs, targets, log_input=self.log_input, full=self.full, reduction=reduction)
 
@@ -103,6 +108,7 @@ class BinaryCrossEntropy(ElementLoss):
     pos_weight: float | Sequence[float] | None = None
 
     name = "bce"
+    predicts = CLASSES
 
     def __post_init__(self) -> None:
         self._positive: Tensor | None = None

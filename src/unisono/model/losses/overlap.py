@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unisono.errors import UsageError
-from unisono.model.losses.base import Loss, Weight, total
+from unisono.model.losses.base import CLASSES, Loss, Weight, total
 from unisono.model.targets import across, as_labels, full_precision, one_tensor, shaped_like
 
 
@@ -26,6 +26,7 @@ class Dice(Loss):
     ignore_label: int | None = None
 
     name = "dice"
+    predicts = CLASSES
 
     def __post_init__(self) -> None:
         if self.smooth < 0:

@@ -22,11 +22,11 @@ from unisono.model.torch.adapter import TorchAdapter
 from unisono.optim.schedules import Schedule
 from unisono.task.overrides import ResolvedTask
 from unisono.task.task import BEST, FINAL, Task
+from unisono.training.batch_norms import refuse_synchronised
 from unisono.training.early_stopping import Goals
 from unisono.training.frontends.base import Extent, FrontEnd, frontend_of
 from unisono.training.frontends.device import compute_device
 from unisono.training.frontends.factories import make_model, make_splits
-from unisono.training.shard_rules import refuse_synchronised
 from unisono.training.train_metrics import TrainMetrics
 from unisono.training.training_parts import AssemblyOptions, TrainingParts
 from unisono.training.work_layout import AlgorithmSetup, set_up_algorithm
@@ -49,12 +49,11 @@ def assemble(
         )
     splits = make_splits(resolved)
     model = make_model(resolved, device)
-    if task.shards is not None:
-        refuse_synchronised(model)
+    refuse_synchronised(model, setup.roles.num_learning, task.shards is not None)
     task = frontend_of(task, model).with_defaults()
     front = frontend_of(task, model)
     front.build(splits.train, device)
-    metrics = front.metrics()
+    metrics = front.metrics(options.averages)
     plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows_of(splits))
     body = front.body(Extent(plan.steps_per_epoch, comm.rank, comm.size), front.needs_outputs(metrics))
     comparable = front.comparable_metrics(metrics, front.try_out(body, splits, device))
@@ -76,7 +75,8 @@ def assemble(
         for name, part in splits.parts().items():
             if name != "train" or task.augment is None:
                 check_finite(name, part, with_targets=isinstance(task.loss, str))
-    front.try_losses(adapter, splits, metrics)
+    kept = {one.name: options.averages[one.name] for one in metrics if one.name in options.averages}
+    averages = {**kept, **front.try_losses(adapter, splits, metrics)}
     front.share_metrics(comm)
     settings = _settings_by_part(front.schedules(adapter, plan))
     if setup.kind.has_server:
@@ -97,6 +97,8 @@ def assemble(
         settings=settings,
         goals=make_goals(task, comparable, splits, options.on_nan),
         comparable_metrics=comparable,
+        averages=averages,
+        num_learning=setup.roles.num_learning,
     )
 
 

@@ -24,8 +24,9 @@ from unisono.model.torch.body import Body
 from unisono.optim.optimizers import make_optimizer, optimizer_class
 from unisono.optim.schedules import Schedule, make_schedule
 from unisono.optim.without_dynamo import leave_out_dynamo
+from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.task import Task
-from unisono.training.frontends.try_out import try_parts
+from unisono.training.frontends.try_out import LossReading, try_parts
 from unisono.training.train_metrics import summable_metrics
 
 DEFAULT_LR = 0.01
@@ -56,8 +57,12 @@ class FrontEnd(ABC):
         """Blocking: gives loss and metrics their shapes from the first samples of the data."""
 
     @abstractmethod
-    def metrics(self) -> tuple[Metric, ...]:
-        """Returns the metrics of the task, which read targets as its loss does."""
+    def metrics(self, averages: Averages = OF_OUTPUTS) -> tuple[Metric, ...]:
+        """Returns the metrics of the task, which read targets as its loss does, with the averages of a run that began earlier."""
+
+    @abstractmethod
+    def reading_of_loss(self) -> LossReading:
+        """Pure: how the loss reads outputs, which metrics must read alike."""
 
     def needs_outputs(self, metrics: Sequence[Metric]) -> bool:
         """Pure: whether these metrics need the model's outputs."""
@@ -99,10 +104,12 @@ class FrontEnd(ABC):
             raise UsageError(f"the optimizers of the task ({', '.join(parts)}) share parameters; give each its own modules")
         return parts
 
-    def try_losses(self, adapter: TorchAdapter, splits: Splits, metrics: Sequence[Metric]) -> None:
-        """Blocking: runs two samples of each part of the data through model, loss and metrics."""
-        if self.task.step is None:
-            try_parts(adapter, splits, self.task, metrics)
+    def try_losses(self, adapter: TorchAdapter, splits: Splits, metrics: Sequence[Metric]) -> Averages:
+        """Blocking: runs two samples of each part of the data through model, loss and metrics. Returns how the metrics average
+        whose names do not say it."""
+        if self.task.step is not None and not metrics:
+            return {}
+        return try_parts(adapter, splits, self.task, metrics, self.reading_of_loss())
 
     def share_metrics(self, comm: Communicator) -> None:  # noqa: B027 - most models hold none
         """Makes metrics that the model itself holds gather the counts of all workers; computing them is then collective."""

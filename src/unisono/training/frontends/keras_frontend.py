@@ -16,15 +16,17 @@ from unisono.metrics import Metric, resolve_metrics
 from unisono.metrics.find_metrics import METRICS, TOP
 from unisono.metrics.keras import KerasMetric, keras_metrics
 from unisono.model.keras.body import KerasBody
+from unisono.model.keras.loss_reading import reading_of
 from unisono.model.keras.make_replica import build_with, compile_as
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.optimizer import keras_names, make_keras_optimizer, rate_of
 from unisono.model.recognise import is_keras_optimizer
 from unisono.model.torch.body import Body, split_batch
 from unisono.optim.optimizers import optimizer_class
+from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
-from unisono.training.frontends.try_out import first_outputs, first_samples, try_out
+from unisono.training.frontends.try_out import LossReading, first_outputs, first_samples, try_out
 
 
 class KerasFrontEnd(FrontEnd):
@@ -72,10 +74,13 @@ class KerasFrontEnd(FrontEnd):
         inputs, targets, _ = split_batch(first_samples(source, self.model, device))
         build_with(self.module, inputs, targets)
 
-    def metrics(self) -> tuple[Metric, ...]:
+    def metrics(self, averages: Averages = OF_OUTPUTS) -> tuple[Metric, ...]:
         """The metrics that the model counts itself, and Unisono's by name."""
-        ours = resolve_metrics([metric for metric in self.task.metrics if not _is_of_keras(metric)])
+        ours = resolve_metrics([metric for metric in self.task.metrics if not _is_of_keras(metric)], averages=averages)
         return (*keras_metrics(self.module.pure), *ours)
+
+    def reading_of_loss(self) -> LossReading:
+        return LossReading(*reading_of(self.module.pure.model))
 
     def needs_outputs(self, metrics: Sequence[Metric]) -> bool:
         return any(not isinstance(metric, KerasMetric) for metric in metrics)

@@ -11,21 +11,23 @@ from torch.nn.parameter import is_lazy
 
 from unisono.comm.base import Communicator
 from unisono.data.sharding_plan import Plan
+from unisono.data.source import Source
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
 from unisono.metrics import Metric, resolve_metrics
 from unisono.metrics.metric_names import is_error, metric_name
-from unisono.model.base import TEST, VALIDATION
+from unisono.model.base import TEST, VALIDATION, Evaluated
 from unisono.model.lightning.body import LightningBody, TrainerStandIn, evaluation_step
 from unisono.model.lightning.module import configured_optimizer
 from unisono.model.torch.adapter import TorchAdapter
-from unisono.model.torch.body import Body
+from unisono.model.torch.body import Body, split_batch
 from unisono.optim.optimizers import make_optimizer
 from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
+from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
 from unisono.training.frontends.torchmetrics_states import share_metrics
-from unisono.training.frontends.try_out import first_samples, without_learning
+from unisono.training.frontends.try_out import LossReading, first_outputs, first_samples, try_metrics, without_learning
 
 SAID_BY_MODULE = ("loss", "loss_options", "optimizer", "optimizer_options", "lr", "schedule", "schedule_options")
 """Settings of a task that `training_step` and `configure_optimizers` make instead."""
@@ -43,9 +45,13 @@ class LightningFrontEnd(FrontEnd):
                 )
         return self.task
 
-    def metrics(self) -> tuple[Metric, ...]:
+    def metrics(self, averages: Averages = OF_OUTPUTS) -> tuple[Metric, ...]:
         """The metrics of the task, computed from the module's `forward`; what it logs itself is not among them."""
-        return resolve_metrics(self.task.metrics)
+        return resolve_metrics(self.task.metrics, averages=averages)
+
+    def reading_of_loss(self) -> LossReading:
+        """Unknown: the module computes the loss itself."""
+        return LossReading()
 
     def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> LightningBody:  # noqa: B008
         return LightningBody(self.model, TrainerStandIn(self.task.epochs, *extent), with_outputs)
@@ -80,8 +86,18 @@ class LightningFrontEnd(FrontEnd):
     def train_metrics(self, metrics: Sequence[Metric]) -> Sequence[Metric]:  # noqa: ARG002
         return ()
 
-    def try_losses(self, adapter: TorchAdapter, splits: Splits, metrics: Sequence[Metric]) -> None:
-        """Does nothing: losses were tried with the model."""
+    def try_losses(self, adapter: TorchAdapter, splits: Splits, metrics: Sequence[Metric]) -> Averages:
+        """As in the base class, by `forward` alone: losses were tried with the model."""
+        if not metrics:
+            return {}
+
+        def evaluate(source: Source, what: str) -> Evaluated:
+            outputs = first_outputs(adapter.model, source, adapter.device, what)
+            _, targets, weights = split_batch(first_samples(source, adapter.model, adapter.device))
+            return Evaluated(outputs, targets, weights, None, 0.0, 0)
+
+        parts = {name: part for name, part in splits.parts().items() if name != "train"}
+        return try_metrics(metrics, self.reading_of_loss(), parts, evaluate)
 
     def share_metrics(self, comm: Communicator) -> None:
         share_metrics(self.model, comm)

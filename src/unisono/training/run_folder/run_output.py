@@ -12,6 +12,7 @@ import torch
 
 from unisono.cluster.resolve import launch_id
 from unisono.files.step_folders import StepFolders
+from unisono.task.averages import recorded_averages
 from unisono.task.train_config import TrainConfig
 from unisono.training import determinism
 from unisono.training.checkpointing.checkpoint import Checkpoints, CheckpointStore
@@ -53,6 +54,17 @@ def has_checkpoint(config: TrainConfig) -> bool:
     if config.out is None or config.fresh or not (Path(config.out) / CHECKPOINTS).is_dir():
         return False
     return bool(StepFolders(Path(config.out) / CHECKPOINTS).list_steps())
+
+
+def averages_there(config: TrainConfig) -> dict[str, str]:
+    """Local, on rank 0: how the metrics of the run in the directory average whose names do not say it; {} where there is none."""
+    path = None if config.out is None or config.fresh else Path(config.out) / "config.json"
+    if path is None or not path.is_file():
+        return {}
+    try:
+        return dict(recorded_averages(json.loads(path.read_text())))
+    except (OSError, ValueError):  # which is reported when the directory is opened
+        return {}
 
 
 def open_run_output(config: TrainConfig, parts: TrainingParts, record: Mapping[str, Any], engine: str) -> RunOutput:

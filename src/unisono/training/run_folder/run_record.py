@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from unisono.task.averages import OF_OUTPUTS, Averages, averages_record
 from unisono.task.overrides import ResolvedTask
 from unisono.task.task import BEST, Task
 from unisono.task.train_config import TrainConfig
@@ -23,7 +24,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """The address in the text of an object, which differs between processes."""
 
 
-def record_of(config: TrainConfig, resolved: ResolvedTask, size: int) -> dict[str, Any]:
+def record_of(config: TrainConfig, resolved: ResolvedTask, size: int, averages: Averages = OF_OUTPUTS) -> dict[str, Any]:
     """Returns the configuration of a run in plain values, as config.json holds it. Whether two runs are the same is told by all of
     it but `task_file` and `num_workers`."""
     task = resolved.task
@@ -48,6 +49,7 @@ def record_of(config: TrainConfig, resolved: ResolvedTask, size: int) -> dict[st
         "init_from": config.init_from,
         **({} if config.division is None else {"division": dict(config.division)}),
         "num_workers": size,
+        **averages_record(task.metrics, averages),
         "on_nan": config.on_nan,
         **threads,
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unisono.errors import UsageError
+from unisono.task.averages import KEY
 from unisono.task.durations import DURATION_FORMS
 from unisono.task.options import REQUIRED, check, option
 from unisono.task.overrides import with_settings
@@ -184,6 +185,7 @@ def description_of(
         "folds": config.folds,
         "fold_by": about["fold_by"],
         "num_samples": about["num_samples"],
+        KEY: about.get(KEY, {}),
         "repeats": config.repeats,
         "search": config.search,
         "prune": config.prune,

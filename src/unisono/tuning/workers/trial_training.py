@@ -23,10 +23,12 @@ from unisono.data.splits import Splits
 from unisono.errors import AnotherRun, InUse, ReportedElsewhere, UsageError
 from unisono.files.atomic import explain_os_errors
 from unisono.run import EarlyStopHook, RunResult, execute
+from unisono.task.averages import KEY
 from unisono.task.overrides import change
 from unisono.task.task import Task
 from unisono.task.task_file import load_task
 from unisono.task.train_config import TrainConfig
+from unisono.training.batch_norms import refuse_synchronised
 from unisono.training.frontends.factories import make_splits
 from unisono.training.prepare import prepare
 from unisono.training.progress import metrics_of
@@ -97,7 +99,7 @@ class TaskTrialRunner(TrialRunner):
         twice = [name for name in self.changes if name in {*self.space.fixed, *(one.name for one in self.space.dimensions)}]
         if twice:
             raise UsageError(f"{twice[0]} is given by --set and by the space; leave out --set {twice[0]}, or fix it in --space")
-        self._check_algorithms()
+        num_learning = self._check_algorithms()
         first = defaults_of(self.task, self.space, self.fixed)
         values = _without_algorithm({**self.fixed, **first})
         changed = change(self.task, values)
@@ -105,6 +107,7 @@ class TaskTrialRunner(TrialRunner):
         splits = make_folds(whole, self.folding)
         config = TrainConfig(task_file=self.file, changes=values, division=self._division(0, whole))
         parts = prepare(config, single_process_communicator(), None, self.task, resumes=False).parts
+        refuse_synchronised(parts.adapter.model, num_learning, parts.task.shards is not None)
         made = provenance(Path(self.file), None, ())
         return {
             "task": changed.task.name or Path(self.file).stem,
@@ -113,6 +116,7 @@ class TaskTrialRunner(TrialRunner):
             "first": first,
             "epochs": self.space.largest("epochs", changed.task.epochs),  # so that steps of two waves never have one number
             "metrics": dict(parts.comparable_metrics),
+            KEY: dict(parts.averages),
             "monitor": parts.goals.monitor,
             "weights": parts.goals.weights,
             "fold_by": splits[0].how.partition(",")[0],
@@ -122,15 +126,16 @@ class TaskTrialRunner(TrialRunner):
             "versions": made["versions"],
         }
 
-    def _check_algorithms(self) -> None:
+    def _check_algorithms(self) -> int:
         """Refuses algorithms, their options and batches that do not suit this number of workers. `prepare` cannot find these, as it
-        is called for one worker, where nothing is divided. Local."""
+        is called for one worker, where nothing is divided. Returns the most processes that learn together. Local."""
+        most = 1
         is_searched = any(one.name == ALGORITHM for one in self.space.dimensions)
         for point in boundary_points(self.space, self.fixed):
             values = {**self.fixed, **point}
             algorithm = values.pop(ALGORITHM)
             try:
-                set_up_algorithm(change(self.task, values), algorithm, self.workers)
+                most = max(most, set_up_algorithm(change(self.task, values), algorithm, self.workers).roles.num_learning)
             except UsageError as error:
                 if not is_searched:
                     raise
@@ -138,6 +143,7 @@ class TaskTrialRunner(TrialRunner):
                     f"the search space contains trials that {algorithm} cannot train: {error}; restrict settings to the algorithms "
                     f"that take them, e.g. when = {{ algorithm = '{algorithm}' }}, or leave out {algorithm}"
                 ) from error
+        return most
 
     def run(self, command: Message, messages: MessageQueue) -> dict[str, Any]:
         """Trains one part of a trial and returns its result. Collective over the workers of the model, blocking."""

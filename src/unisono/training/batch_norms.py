@@ -1,0 +1,76 @@
+"""Batch normalisation on several workers: each takes its statistics from its own samples, as none over all workers exists yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from unisono.errors import UsageError
+from unisono.model.recognise import is_keras_module
+
+INSTEAD = "group or layer normalisation, which does not depend on other samples"
+
+
+def refuse_synchronised(model: nn.Module, num_learning: int, in_shards: bool) -> None:
+    """Local: refuses batch-norm over all workers where several processes learn, or where batches are cut into shards."""
+    found = next(_synchronised(model), None)
+    if found is None:
+        return
+    if in_shards:
+        raise UsageError(
+            f"{found}, which mixes the samples of the shards (--shards) in the order of the workers; use plain batch-norm, which "
+            f"here has the statistics of each shard, or {INSTEAD}"
+        )
+    if num_learning > 1:
+        raise UsageError(
+            f"{found}, but statistics over all of the {num_learning} workers are not available yet, and each would silently take "
+            f"those of its own samples; use plain batch-norm if that is meant, {INSTEAD}, or one worker"
+        )
+
+
+def batch_norm_note(model: nn.Module, num_learning: int, in_shards: bool, can_shard: bool) -> str:
+    """Local: a note on plain batch-norm where the result depends on the number of workers; else empty. `can_shard`: whether the
+    batch can be cut into shards."""
+    where = next(_plain(model), None)
+    if where is None or num_learning == 1 or in_shards:
+        return ""
+    shards = ", or --shards S, which cuts a batch alike for any number of workers" if can_shard else ""
+    return (
+        f"batch-norm ({where}) takes its statistics from the samples of each worker, so the result depends on the number of "
+        f"workers; if that matters use {INSTEAD}{shards}"
+    )
+
+
+def _synchronised(model: nn.Module) -> Iterator[str]:
+    """Yields what is batch-norm over all workers, as a sentence begins."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            yield f"{f'module {name}' if name else 'the model'} is a SyncBatchNorm"
+    for layer in _keras_norms(model):
+        if layer.synchronized:
+            yield f"the layer {layer.name} is a BatchNormalization with synchronized=True"
+
+
+def _plain(model: nn.Module) -> Iterator[str]:
+    """Yields the batch-norms that take statistics in training; those in evaluation mode, or frozen, use what they have."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.training:
+            yield f"module {name}" if name else "the model"
+    for layer in _keras_norms(model):
+        if layer.trainable:
+            yield f"layer {layer.name}"
+
+
+def _keras_norms(model: nn.Module) -> Iterator[Any]:
+    """Yields the layers of a Keras model that are its batch-norm."""
+    if is_keras_module(model):
+        from unisono.model.keras.module import KerasModule
+        from unisono.model.keras.pure import layers_of
+
+        assert isinstance(model, KerasModule)
+        for layer in layers_of(model.pure.model):
+            if any(kind.__name__ == "BatchNormalization" and kind.__module__.startswith("keras.") for kind in type(layer).__mro__):
+                yield layer
