@@ -352,7 +352,7 @@ def test_false_servers_are_passed_by_and_learn_nothing(monkeypatch: pytest.Monke
     """One that speaks something else, one that copies our greeting with a proof that is none, one that says nothing."""
     monkeypatch.setattr(handshake, "PROOF_WAIT_S", 0.5)
     ports, token = some_ports(), "the secret of this job"
-    greetings = [b"SSH-2.0-server\r\n", frame(MAGIC + bytes(NONCE_BYTES + PROOF_BYTES)), b""]
+    greetings = [b"SSH-2.0-server\r\n", frame(MAGIC + bytes(NONCE_BYTES + 2 * PROOF_BYTES)), b""]
     heard: list[bytes] = []
 
     def serve(listener: socket.socket, greeting: bytes) -> None:

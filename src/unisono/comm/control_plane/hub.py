@@ -1,7 +1,7 @@
 """The hub: one thread in rank 0's process that every rank is connected to. It passes messages on and reports lost ranks.
 
 It never blocks: sockets do not block, messages to a slow member wait in that member's queue, and a connection that has not
-proved the job's token gets little memory and little time.
+proved the job's secret gets little memory and little time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, SILENCE_S, Channel, set_tcp_options
 from unisono.comm.control_plane.control import LEFT
-from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
-from unisono.comm.control_plane.meeting import is_loopback, named_job, plain_address
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed, Pass
+from unisono.comm.control_plane.meeting import is_loopback, named_job, on_one_machine, plain_address
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.comm.control_plane.rounds import Delivery, Rounds
 from unisono.errors import CommError, join_ranks
@@ -70,16 +70,18 @@ class Connection:
 class Hub:
     """The hub. Local to rank 0, which calls `start` and then uses the socket that it returns, as every other rank does."""
 
-    def __init__(self, listener: socket.socket, address: str, size: int, token: str, job: str = "") -> None:
+    def __init__(self, listener: socket.socket, address: str, size: int, own: Pass, job: str = "") -> None:
         self._listener = listener
         self._port: int = listener.getsockname()[1]
         self._address = address
         self._size = size
-        self._token = token
+        self._pass = own
         self._job = named_job(job)
         self._selector = selectors.DefaultSelector()
         self._unauthenticated: set[Connection] = set()
         self._members: dict[int, Connection] = {}
+        self.known_by_name: set[int] = set()
+        """Ranks that joined without a proof of the secret."""
         self._lost: set[int] = set()
         self._rounds = Rounds()
         self._problems: list[str] = []
@@ -170,7 +172,7 @@ class Hub:
     def _accept(self) -> None:
         """Accepts a new connection and starts its handshake; where no more can be open, drops the oldest unauthenticated one."""
         try:
-            sock, there = self._listener.accept()
+            sock, peer = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):  # the peer went away again
             return
         except OSError as error:  # no file number is left in this process: an unauthenticated connection must give one back
@@ -185,14 +187,12 @@ class Hub:
             self._drop_oldest_unauthenticated()
         try:
             set_tcp_options(sock)
-            here = plain_address(sock.getsockname()[0])
+            here, there = plain_address(sock.getsockname()[0]), plain_address(peer[0])
         except OSError:  # gone already
             sock.close()
             return
-        challenge = Challenge(self._token, self._port)
-        self._watch_unauthenticated(
-            Connection(Channel(sock), challenge, monotonic() + AUTHENTICATION_WAIT_S, here, plain_address(there[0]))
-        )
+        challenge = Challenge(self._pass, self._port, on_one_machine(here, there))
+        self._watch_unauthenticated(Connection(Channel(sock), challenge, monotonic() + AUTHENTICATION_WAIT_S, here, there))
 
     def _watch_unauthenticated(self, connection: Connection) -> None:
         """Adds a connection to the unauthenticated ones and watches its socket."""
@@ -284,6 +284,8 @@ class Hub:
             connection.channel.limit_bytes = AUTHENTICATED_LIMIT_BYTES
             self._unauthenticated.discard(connection)
             self._members[rank] = connection
+            if connection.challenge is not None and connection.challenge.is_by_name:
+                self.known_by_name.add(rank)
             self._gather_by = min(self._gather_by, monotonic() + left_s)
             if len(self._members) == self._size:
                 self._welcome_all()

@@ -13,8 +13,8 @@ from typing import Any
 from unisono.cluster.rendezvous import ports
 from unisono.cluster.topology import Topology
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
-from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
-from unisono.comm.control_plane.meeting import connect_to_hub, is_loopback, listen, plain_address
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed, Pass
+from unisono.comm.control_plane.meeting import connect_to_hub, is_loopback, listen, on_one_machine, plain_address
 from unisono.comm.control_plane.plain import encode
 from unisono.errors import CommError, TrainingFailed, UsageError, join_ranks
 from unisono.stopping.stop_request import StopRequest
@@ -160,10 +160,9 @@ class AllWorkers:
         except OSError:
             return
         set_tcp_options(sock)
-        port = self._listener.getsockname()[1]
-        visitor = _Supervisor(
-            Channel(sock), Challenge(self._at.token, port), plain_address(str(peer[0])), monotonic() + HANDSHAKE_WAIT_S
-        )
+        port, there = self._listener.getsockname()[1], plain_address(str(peer[0]))
+        is_here = on_one_machine(plain_address(sock.getsockname()[0]), there)
+        visitor = _Supervisor(Channel(sock), Challenge(_pass_of(self._at), port, is_here), there, monotonic() + HANDSHAKE_WAIT_S)
         self._connections.append(visitor)
         self._selector.register(sock, selectors.EVENT_READ, lambda: self._on_supervisor(visitor))
         yield from ()
@@ -216,13 +215,18 @@ class AllWorkers:
             self._supervisors.pop(rank, None)
 
 
+def _pass_of(at: Topology) -> Pass:
+    """Returns what the processes of this job prove to each other."""
+    return Pass(at.secret, at.token, at.no_secret)
+
+
 def supervise(
     slots: WorkerSlots, rank: int, place: Mapping[str, Any], at: Topology, selector: selectors.BaseSelector, wait_s: float
 ) -> int:
     """Supervises the worker of one rank until the coordinator ends the job or is gone; returns the exit code. Local, blocking."""
     assert at.address is not None
     hello = {"rank": rank, "place": {**place, "gpus": list(place["gpus"]), "our_gpus": list(place["our_gpus"])}}
-    channel = connect_to_hub(rank, at.address, ports(at.port, at.token), at.token, hello, monotonic() + wait_s, wait_s, at.job)
+    channel = connect_to_hub(rank, at.address, ports(at.port, at.token), _pass_of(at), hello, monotonic() + wait_s, wait_s, at.job)
     exit_codes: list[int] = []
 
     def on_coordinator() -> Iterator[WorkerMessage]:

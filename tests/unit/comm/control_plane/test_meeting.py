@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from unisono.comm.control_plane import meeting
+from unisono.comm.control_plane.handshake import Pass
 
 
 def test_attend_is_called_before_every_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,5 +28,5 @@ def test_attend_is_called_before_every_port(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(meeting, "_try_port", knock)
     with pytest.raises(CalledOff):
-        meeting.connect_to_hub(1, "127.0.0.1", [5, 6, 7], "token", {}, monotonic() + 20, 20.0, attend=attend)
+        meeting.connect_to_hub(1, "127.0.0.1", [5, 6, 7], Pass("token"), {}, monotonic() + 20, 20.0, attend=attend)
     assert events == ["asked", "port 5", "asked", "port 5", "asked", "port 6", "asked"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
-from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed, Pass
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError
 
@@ -63,7 +63,7 @@ class Service:
             return
         if len(self._unauthenticated) >= MOST_UNAUTHENTICATED:
             self._unauthenticated.pop(0).close()
-        self._unauthenticated.append(_WorkerConnection(sock, Challenge(self._secret, self.port), self._selector, self))
+        self._unauthenticated.append(_WorkerConnection(sock, Challenge(Pass(self._secret), self.port), self._selector, self))
 
     def admit(self, connection: _WorkerConnection, worker: int) -> None:
         """Registers an authenticated connection as that of a worker. Raises `HandshakeFailed` if the worker is connected already:
