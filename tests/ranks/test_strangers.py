@@ -7,21 +7,25 @@ import hmac
 import json
 import os
 import secrets
+import selectors
 import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import cloudpickle
+import psutil
 import pytest
 
 from tests.system.ports import free_port
-from tests.system.processes import Program, within
+from tests.system.processes import Program, plain_environment, within
 from tests.system.slurm import SlurmCluster
 from tests.unit.cluster import environments as envs
 from unisono.cluster.job_secret import with_secret
@@ -29,9 +33,13 @@ from unisono.cluster.rendezvous import ports
 from unisono.cluster.resolve import resolve
 from unisono.cluster.topology import Topology
 from unisono.comm import connect
+from unisono.comm.control_plane.guests import SPARE_GUESTS
 from unisono.comm.control_plane.handshake import MAGIC, NONCE_BYTES
 from unisono.comm.control_plane.plain import encode
 from unisono.errors import CollectiveTimeout
+from unisono.horovod._impl.elastic.driver_service import Service
+from unisono.tuning.workers.all_workers import AllWorkers, receive_messages
+from unisono.tuning.workers.worker_slots import WorkerSlots
 
 LIMIT_S = 20.0
 LATE = str(Path(__file__).parent / "programs" / "horovod_late_rank.py")
@@ -190,3 +198,77 @@ def test_objects_without_the_seal_of_the_job_are_not_unpickled(tmp_path: Path) -
     finally:
         PROCESS.end()
     assert not (tmp_path / "harm").exists()
+
+
+def listening_ports(pids: Sequence[int]) -> set[tuple[str, int]]:
+    found = (one for pid in pids for one in psutil.Process(pid).net_connections("tcp") if one.status == psutil.CONN_LISTEN)
+    return {("::1" if one.laddr.ip == "::" else one.laddr.ip, one.laddr.port) for one in found}
+
+
+def test_a_crowd_of_strangers_on_every_port_does_not_end_a_gloo_job(tmp_path: Path) -> None:
+    """With few files to open, and a file opened between two sums: what keeps its visitors leaves none for the job. gloo itself
+    ends the process then."""
+    besieged = str(Path(__file__).parent / "programs" / "besieged.py")
+    launcher = Path(sys.executable).with_name("unisono")
+    counts = [tmp_path / f"count-{rank}" for rank in (0, 1)]
+
+    def progress() -> int:
+        return min(int(count.read_text()) if count.exists() else 0 for count in counts)
+
+    command = [str(launcher), "run", "-n", "2", besieged, str(tmp_path)]
+    with Program(command, plain_environment()) as program, ExitStack() as stack:
+        assert within(60.0, lambda: program.is_over() or progress() > 0)
+        ranks = [one.pid for one in psutil.Process(program.pid).children(recursive=True) if besieged in one.cmdline()]
+        ports = listening_ports(ranks)
+        assert len(ports) >= 2, "of the hub, and for messages"
+        for address in sorted(ports) * 300:
+            family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+            sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            sock.setblocking(False)
+            sock.connect_ex(address)
+        now = progress()
+        assert within(30.0, lambda: program.is_over() or progress() > now + 20)
+        (tmp_path / "go").touch()
+        done = program.finish(30.0)
+    assert done.code == 0, str(done)
+    assert done.output.count("sums were right") == 2
+
+
+def test_a_crowd_of_strangers_on_the_port_of_a_search_leaves_files_for_it(tmp_path: Path) -> None:
+    """A search under mpirun or srun, whose coordinator listens for the supervisors of other nodes."""
+    at = with_home(public_part(envs.srun(0)), tmp_path)
+    place = {"node": "n", "gpus": (), "our_gpus": (), "threads": 1}
+    before = psutil.Process().num_fds()
+    with ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        workers = AllWorkers(cast(WorkerSlots, Mock()), {0: place}, selector, at, "127.0.0.1")
+        workers.listen()
+        stack.callback(workers.close)
+        strangers = []
+        for _ in range(100):
+            strangers.append(stack.enter_context(socket.create_connection(("127.0.0.1", at.port), LIMIT_S)))
+            list(receive_messages(selector, 0.0))
+            workers.flush()
+        assert within(LIMIT_S, lambda: not list(receive_messages(selector, 0.0)) and is_closed(strangers[0]))
+        assert psutil.Process().num_fds() - before <= len(strangers) + SPARE_GUESTS + at.world_size + 4
+
+
+def is_closed(sock: socket.socket) -> bool:
+    sock.settimeout(0.01)
+    try:
+        return sock.recv(1) == b""
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize("num_remote", [0, 1])
+def test_the_elastic_driver_listens_beyond_this_machine_only_for_workers_elsewhere(num_remote: int) -> None:
+    with selectors.DefaultSelector() as selector:
+        service = Service(selector, "secret", 2, lambda *_: None)
+        try:
+            ports = [service.port(everywhere=number < num_remote) for number in range(2)]
+            found = {one.laddr.port: one.laddr.ip for one in psutil.Process().net_connections("tcp") if one.laddr.port in ports}
+            assert [found[port] == "127.0.0.1" for port in ports] == [number >= num_remote for number in range(2)]
+            assert service.port(everywhere=False) == ports[1]
+        finally:
+            service.close()
