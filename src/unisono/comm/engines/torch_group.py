@@ -43,6 +43,8 @@ class TorchCommunicator(Communicator):
         self._store: Any = None
         self._ports: frozenset[int] = frozenset()
         """Descriptors of listening sockets of the library that nobody needs once all members are connected."""
+        self._store_port: frozenset[int] = frozenset()
+        """The same of the store, on rank 0."""
         self._space = ""
         """Where the members keep their addresses in the store: known to them alone."""
         self._library: Any = None
@@ -106,13 +108,15 @@ class TorchCommunicator(Communicator):
         family, _, _, _, where = socket.getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(where[:2], family=family, backlog=1024)
         port = int(listener.getsockname()[1])
+        descriptor = listener.detach()
+        self._store_port = frozenset({descriptor})
         self._store = dist.TCPStore(
             self._host,
             port,
             is_master=True,
             wait_for_workers=False,
             timeout=self._library_limit(self.time_limit_s),
-            master_listen_fd=listener.detach(),
+            master_listen_fd=descriptor,
         )
         return port
 
