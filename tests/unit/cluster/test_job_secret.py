@@ -85,7 +85,7 @@ def test_a_link_in_the_place_of_the_key_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_without_a_home_one_node_uses_its_own_folder_and_several_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_secret.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     home = {"HOME": str(tmp_path / "none")}
     here = with_secret(resolve(envs.open_mpi(0)), {**envs.open_mpi(0), **home})
     assert here.one_node and here.secret and not here.no_secret
