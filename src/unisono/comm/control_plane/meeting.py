@@ -95,8 +95,16 @@ def is_loopback(address: str) -> bool:
 
 
 def on_one_machine(here: str, there: str) -> bool:
-    """Whether both ends of a connection, given as numeric addresses, are on this machine."""
-    return here == there or is_loopback(plain_address(there))
+    """Whether both ends of a connection, given as numeric addresses, are on this machine: the other may have chosen any of its
+    addresses, and only those of this machine can be bound here."""
+    if here == there or is_loopback(plain_address(there)):
+        return True
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in there else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((there, 0))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    return True
 
 
 def plain_address(address: str) -> str:

@@ -95,7 +95,7 @@ def test_where_no_file_is_left_it_pauses_and_goes_on(port: Port) -> None:
         pass
     try:
         port.serve_until(lambda: bool(port.guests.problem))
-        assert len(port.guests.all) == 0
+        assert list(port.guests.all) == []
         assert port.selector.select(0) == []
         assert port.guests.wait_s() <= guests.ACCEPT_PAUSE_S
     finally:
