@@ -22,11 +22,12 @@ import pytest
 
 from tests.ranks.remote_rank import Raised, RemoteRank, until
 from tests.system.hosts import INTERFACE, Host
-from unisono.comm.control_plane import channel, handshake, hub
+from unisono.comm.control_plane import channel, guests, handshake
 from unisono.comm.control_plane.channel import UNAUTHENTICATED_LIMIT_BYTES
 from unisono.comm.control_plane.control import LEFT
+from unisono.comm.control_plane.guests import SPARE_GUESTS
 from unisono.comm.control_plane.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES
-from unisono.comm.control_plane.hub import DIED, SPARE_UNAUTHENTICATED
+from unisono.comm.control_plane.hub import DIED
 from unisono.comm.control_plane.tcp_control import TcpControl
 from unisono.errors import CollectiveTimeout, UsageError
 
@@ -317,7 +318,7 @@ def refused(sock: socket.socket) -> bool:
 
 def test_strangers_are_neither_accepted_nor_harmful() -> None:
     with started(3) as job, ExitStack() as stack:
-        job.ranks[0].call("set_constants", hub.__name__, AUTHENTICATION_WAIT_S=2.0)
+        job.ranks[0].call("set_constants", guests.__name__, GREETING_WAIT_S=2.0)
         for rank in (0, 1):
             job.ranks[rank].start("connect", **job.values(rank))
         until(lambda: job.ranks[1].is_in("await_welcome"))
@@ -337,10 +338,10 @@ def test_strangers_are_neither_accepted_nor_harmful() -> None:
         assert refused(stranger(frame(hello) + frame(b"short")))
         stranger(b"").close()
         # Many that say nothing, or begin and do not go on: they get no answer, and take nobody's place.
-        waiting = [stranger(frame(hello)[: count % 40]) for count in range(SPARE_UNAUTHENTICATED + 40)]
+        waiting = [stranger(frame(hello)[: count % 40]) for count in range(SPARE_GUESTS + 40)]
         assert not isinstance(job.ranks[2].call("connect", **job.values(2)), Raised)
         assert not any(isinstance(job.ranks[rank].result(), Raised) for rank in (0, 1))
-        until(lambda: len(psutil.Process(job.ranks[0].pid).net_connections()) <= SPARE_UNAUTHENTICATED + 6)  # little room
+        until(lambda: len(psutil.Process(job.ranks[0].pid).net_connections()) <= SPARE_GUESTS + 6)  # little room
         assert refused(waiting[-1])  # little time
         # Nor do they disturb the job later on.
         assert refused(stranger(b"x" * 100_000))
@@ -352,7 +353,7 @@ def test_false_servers_are_passed_by_and_learn_nothing(monkeypatch: pytest.Monke
     """One that speaks something else, one that copies our greeting with a proof that is none, one that says nothing."""
     monkeypatch.setattr(handshake, "PROOF_WAIT_S", 0.5)
     ports, token = some_ports(), "the secret of this job"
-    greetings = [b"SSH-2.0-server\r\n", frame(MAGIC + bytes(NONCE_BYTES + PROOF_BYTES)), b""]
+    greetings = [b"SSH-2.0-server\r\n", frame(MAGIC + bytes(NONCE_BYTES + 2 * PROOF_BYTES)), b""]
     heard: list[bytes] = []
 
     def serve(listener: socket.socket, greeting: bytes) -> None:

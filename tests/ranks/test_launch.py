@@ -155,14 +155,18 @@ def test_two_jobs_get_different_tokens(script: Script) -> None:
 
 
 def test_nodes_agree_without_talking(script: Script) -> None:
-    names = [f"UNISONO_{name}" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "NUM_NODES", "TOKEN", "RENDEZVOUS")]
+    parts = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "NUM_NODES", "LAUNCH", "TOKEN", "RENDEZVOUS")
+    names = [f"UNISONO_{name}" for name in parts]
     found = {}
-    for node in ("0", "1"):
+    for node, outer in (("0", {}), ("1", {}), ("0", {"UNISONO_TOKEN": "given"})):
         options = ("--nodes", "2", "--node-rank", node, "--rendezvous", "node01:29400")
-        found.update(environments(run("-n", "2", *options, script(SHOW), *names)))
+        shown = environments(run("-n", "2", *options, script(SHOW), *names, env=outer))
+        # Without a secret of the user, the ranks derive one: what the launchers can agree on without talking is public.
+        assert {env.pop("UNISONO_TOKEN") for env in shown.values()} == {outer.get("UNISONO_TOKEN")}
+        found.update(shown)
     places = [tuple(found[rank].values())[:5] for rank in range(4)]
     assert places == [(str(r), str(r % 2), str(r // 2), "4", "2") for r in range(4)]
-    assert len({env["UNISONO_TOKEN"] for env in found.values()}) == 1
+    assert len({env["UNISONO_LAUNCH"] for env in found.values()}) == 1
     assert {env["UNISONO_RENDEZVOUS"] for env in found.values()} == {"node01:29400"}
 
 

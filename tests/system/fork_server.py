@@ -142,6 +142,7 @@ def _request(program: Sequence[str], size: int, engine: str, output: str, enviro
         num_nodes=1,
         node_rank=0,
         rendezvous=f"127.0.0.1:{derived_port(token)}",
+        name=token,
         token=token,
         job=Path(program[-1]).name,
         restart=0,

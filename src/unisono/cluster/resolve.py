@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from unisono.cluster import gpus
+from unisono.cluster.job_secret import with_secret
 from unisono.cluster.launchers import local, mpi_env, slurm, tf_config, torchrun, unisono_run
 from unisono.cluster.machine import parent_process
 from unisono.cluster.rendezvous import host_port
@@ -32,20 +33,22 @@ NO_OVERRIDES = Overrides()
 
 
 def current_topology(overrides: Overrides = NO_OVERRIDES) -> Topology:
-    """Local: returns the topology of this process, with its GPUs. Raises `UsageError` for variables that contradict each other."""
+    """Local: returns the topology of this process, with its GPUs and the secret of the job. Raises `UsageError` for variables that
+    contradict each other."""
     env = environment()
     topology = resolve(env, overrides)
     seen, ours = gpus.assign_gpus(env, topology.local_rank, topology.local_size, gpus.num_found(), overrides)
-    return replace(topology, gpus=seen, own_gpus=ours, mpi_selection=mpi_env.mpi_selection(env))
+    with_gpus = replace(topology, gpus=seen, own_gpus=ours, mpi_selection=mpi_env.mpi_selection(env))
+    return with_secret(with_gpus, env)
 
 
 def environment() -> dict[str, str]:
-    """Local: returns a copy of this process's environment, with a token where the launcher does not identify its job."""
+    """Local: returns a copy of this process's environment, with a name where the launcher does not identify its job."""
     env = dict(os.environ)
-    if mpi_env.needs_token(env):
+    if mpi_env.needs_name(env):
         process = parent_process.launcher_process("PMI_RANK", os.getpid())
         if process is not None:
-            env["UNISONO_TOKEN"] = f"mpirun-{process}"
+            env["UNISONO_LAUNCH"] = f"mpirun-{process}"
     return env
 
 
@@ -60,8 +63,8 @@ def launch_id() -> str | None:
 
 
 def resolve(env: Mapping[str, str], overrides: Overrides = NO_OVERRIDES) -> Topology:
-    """Pure: returns the topology by the first launcher that recognises its variables, with the user's overrides. GPUs are left
-    to `current_topology`."""
+    """Pure: returns the topology by the first launcher that recognises its variables, with the user's overrides. GPUs and the
+    secret are left to `current_topology`."""
     answers = (resolver(env, overrides) for _, resolver in RESOLVERS)
     topology = next(answer for answer in answers if isinstance(answer, Topology))
     _check_overrides(topology, overrides)
@@ -118,7 +121,6 @@ def _with_launch_options(topology: Topology, env: Mapping[str, str], overrides: 
         topology = replace(topology, time_limit_s=positive_seconds(env, "UNISONO_TIME_LIMIT_S"))
     return replace(
         topology,
-        token=env.get("UNISONO_TOKEN") or topology.token,
         job=env.get("UNISONO_JOB") or topology.job,
         engine=one_of(env, "UNISONO_ENGINE", ENGINES) or topology.engine,
         allreduce=one_of(env, "UNISONO_ALLREDUCE", ALLREDUCES) or topology.allreduce,

@@ -34,8 +34,13 @@ class Topology:
     port: int
     """First port of the sequence that rank 0 tries."""
     token: str
-    """Identifies the job: a peer that does not know it belongs to another job. Empty where the launcher does not say (MPICH
-    across nodes) and rank 0 must hand one out through MPI, as with `address`."""
+    """Name that tells the job from others. Most launchers' variables are public, and so is a token made of them. Empty where the
+    launcher does not say (MPICH across nodes) and rank 0 must hand one out through MPI, as with `address`."""
+    secret: str = ""
+    """Known to processes of this user alone, which prove it to each other (`job_secret.py`); empty where none can be had, or MPI
+    hands it out."""
+    no_secret: str = ""
+    """Why processes on other hosts cannot know `secret`; empty where they can."""
     node_name: str = ""
     """The launcher's name of this node, where it does not number the nodes."""
     mpi_selection: tuple[tuple[str, str], ...] = ()

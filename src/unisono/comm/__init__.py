@@ -1,4 +1,4 @@
 """HOW WE TALK: the Communicator, its engines, control plane, all-reduce, ordered sums and exchange.
 
-Imported by many packages; imports cluster and launch.
+Imported by many packages; imports cluster, files and launch.
 """

@@ -25,7 +25,7 @@ from unisono.comm.choose import (
     node_indices,
 )
 from unisono.comm.control_plane.control import Control
-from unisono.errors import UsageError
+from unisono.errors import UsageError, join_ranks
 from unisono.launch.excepthook import install_excepthook
 
 
@@ -146,12 +146,22 @@ def _meet(at: Topology, limit_s: float, attend: Callable[[], None] | None) -> Co
         size=at.world_size,
         address=at.address,
         ports=ports(at.port, at.token),
-        token=at.token,
+        token=at.secret,
         timeout_s=limit_s,
         info=asdict(me),
         job=at.job,
         attend=attend,
+        name=at.token,
+        no_secret=at.no_secret,
     )
+    if control.known_by_name:
+        print(
+            f"unisono: {join_ranks(control.known_by_name)} joined by the public name of this job, as its processes have no common "
+            f"secret: {at.no_secret or 'the topology has none'}. Another user could take such a place, so Python objects are not "
+            "unpickled (hvd.broadcast_object); export UNISONO_TOKEN, the same random text of 32 characters for all, to mend it",
+            file=sys.stderr,
+            flush=True,
+        )
     members = [ProcessInfo(**{**info, "cpus": tuple(info["cpus"])}) for info in control.peers_info]
     return ConnectedJob(at, control, control.local_address, members, node_indices(members), limit_s)
 

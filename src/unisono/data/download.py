@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from unisono.data.unpacked_size import TarLimit, check_zip
 from unisono.errors import UsageError
 from unisono.version import __version__
 
@@ -57,9 +58,11 @@ def unpack(archive: Path, folder: Path) -> None:
         partial.mkdir()
         try:
             if archive.suffix == ".zip":
+                check_zip(archive)
                 shutil.unpack_archive(archive, partial)
             else:
-                shutil.unpack_archive(archive, partial, filter="data")  # a tar file may ask for places outside
+                with tarfile.open(archive) as packed:
+                    packed.extractall(partial, filter=TarLimit(archive))
         except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as error:
             raise UsageError(f"{archive} cannot be unpacked ({error}); remove it and get it again") from None
         if not (partial / folder.name).is_dir():

@@ -88,9 +88,11 @@ class JobExamination:
             size=at.world_size,
             address=at.address,
             ports=ports(at.port, at.token),
-            token=at.token,
+            token=at.secret,
             timeout_s=MEET_LIMIT_S,
             job=at.job,
+            name=at.token,
+            no_secret=at.no_secret,
         )
 
     def _ask_mpi(self) -> Topology:
@@ -133,7 +135,7 @@ class JobExamination:
         from unisono.doctor.engines import try_engines
 
         self.say("measuring between ranks")
-        meeting = replace(self.at, address=self.ranks[0].address, token=token)
+        meeting = replace(self.at, address=self.ranks[0].address, token=token, secret=token, no_secret="")
         trial = self.aside.run(lambda: try_engines(meeting, self.ranks), ENGINES_LIMIT_S)
         if trial is None:
             fact = f"an engine did not finish on rank {self.at.global_rank} within {ENGINES_LIMIT_S:g} s ({self.aside.where()})"

@@ -31,7 +31,8 @@ def try_engines(at: Topology, ranks: Sequence[Facts]) -> EngineTrial:
     """Opens the engines and measures them. Collective over all ranks, blocking for seconds. `at` has a rendezvous address and a
     token used by this examination only."""
     pairs = chosen_pairs(ranks)
-    trial = _whole(replace(at, token=job_token(at.token, "job")), pairs)
+    token = job_token(at.token, "job")
+    trial = _whole(replace(at, token=token, secret=token), pairs)
     if trial.engine != "gloo":
         for left, right in pairs:
             trial.measurements.extend(_gloo(at, ranks, left, right))
@@ -66,9 +67,11 @@ def _gloo(at: Topology, ranks: Sequence[Facts], left: int, right: int) -> list[M
         return []
     together = ranks[left].node == ranks[right].node
     place = int(at.global_rank == right)
+    token = job_token(at.token, "gloo", str(right))
     pair = replace(
         at,
-        token=job_token(at.token, "gloo", str(right)),
+        token=token,
+        secret=token,
         global_rank=place,
         world_size=2,
         local_rank=place if together else 0,

@@ -197,7 +197,7 @@ class _Attempts:
     console: LauncherOutput
     began_unix_s: float
     secret: str
-    """Secret of the job, where another program started this launcher: without it the token cannot be computed."""
+    """Secret of the job, where another program started this launcher; empty otherwise."""
 
     def run_attempt(self, restart: int) -> Outcome:
         """Local, blocking: starts all ranks, waits for their end and returns how they ended; `restart` is the number of attempts
@@ -215,8 +215,8 @@ class _Attempts:
             lambda: self._start_rank(placement, 0),
         )
         try:
-            self.orphan_guard.mark_variable("UNISONO_TOKEN", placement.token)
-            self.orphan_guard.mark_variable("UNISONO_NODE_RANK", str(placement.node_rank))
+            for name, value in {**placement.names, "UNISONO_NODE_RANK": str(placement.node_rank)}.items():
+                self.orphan_guard.mark_variable(name, value)
             self._start_ranks(ranks, placement)
             return world.run()
         except BaseException:
@@ -258,19 +258,22 @@ class _Attempts:
 
 
 def _placement_of(config: LaunchConfig, base: Mapping[str, str], restart: int, began_unix_s: float, secret: str) -> Placement:
-    """Returns what the ranks of one attempt are told: their counts, rendezvous, token, threads, GPUs and options."""
+    """Returns what the ranks of one attempt are told: their counts, rendezvous, secret, threads, GPUs and options."""
     job = config.job or Path(config.program[1 if config.program[0] == "-m" else 0]).name
     if config.num_nodes > 1:
         assert config.rendezvous is not None
-        # All launchers compute the same token. Without the counts: ranks that disagree shall meet and report it.
-        token = job_token("unisono run", config.rendezvous, config.job or "", *([secret] if secret else []))
+        # All launchers compute the same name. Without the counts: ranks that disagree shall meet and report it.
+        name = job_token("unisono run", config.rendezvous, config.job or "")
+        token = secret or base.get("UNISONO_TOKEN", "")
     else:
         token = secrets.token_hex(16)  # new for each attempt: processes left by an earlier one cannot join
+        name = job_token(token)
     return Placement(
         num_local=config.num_local,
         num_nodes=config.num_nodes,
         node_rank=config.node_rank,
-        rendezvous=config.rendezvous or f"127.0.0.1:{derived_port(token)}",
+        rendezvous=config.rendezvous or f"127.0.0.1:{derived_port(name)}",
+        name=name,
         token=token,
         job=job,
         restart=restart,

@@ -24,7 +24,10 @@ class Placement:
     num_nodes: int
     node_rank: int
     rendezvous: str
+    name: str
+    """Public name of the job."""
     token: str
+    """Secret of the job; empty: the ranks derive one from the user's key (`cluster/job_secret.py`)."""
     job: str
     restart: int
     threads: int
@@ -49,6 +52,11 @@ class Placement:
         return self.num_on_nodes or (self.num_local,) * self.num_nodes
 
     @property
+    def names(self) -> dict[str, str]:
+        """The variables of name and secret of the job."""
+        return {"UNISONO_LAUNCH": self.name} | ({"UNISONO_TOKEN": self.token} if self.token else {})
+
+    @property
     def first_rank(self) -> int:
         """Rank of the first process on this node."""
         return sum(self.counts[: self.node_rank])
@@ -57,6 +65,7 @@ class Placement:
 def rank_environment(base: Mapping[str, str], placement: Placement, local_rank: int) -> dict[str, str]:
     """Returns `base` with this rank's position in the job, its threads and its GPU."""
     env = inherited(base)
+    env.pop("UNISONO_TOKEN", None)
     env.update(
         UNISONO_RANK=str(placement.first_rank + local_rank),
         UNISONO_WORLD_SIZE=str(sum(placement.counts)),
@@ -65,7 +74,7 @@ def rank_environment(base: Mapping[str, str], placement: Placement, local_rank: 
         UNISONO_NODE_RANK=str(placement.node_rank),
         UNISONO_NUM_NODES=str(placement.num_nodes),
         UNISONO_RENDEZVOUS=placement.rendezvous,
-        UNISONO_TOKEN=placement.token,
+        **placement.names,
         UNISONO_JOB=placement.job,
         UNISONO_RESTART=str(placement.restart),
         UNISONO_BEGAN=repr(placement.began_unix_s),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
 from unisono.comm.control_plane.control import LEFT, Control, Loss, Report
+from unisono.comm.control_plane.handshake import Pass
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CollectiveTimeout, PeerLost, join_ranks
 
@@ -37,7 +39,7 @@ class ThreadControl(Control):
     """One rank's side of a `ThreadJob`."""
 
     def __init__(self, rank: int, size: int, job: ThreadJob) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size, Pass(secrets.token_hex(16)))
         self.thread: int | None = None
         """Identity of the thread that is this rank, for its stack."""
         self._job = job

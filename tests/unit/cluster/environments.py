@@ -289,6 +289,7 @@ def own(rank: int) -> Env:
         "UNISONO_NODE_RANK": "0",
         "UNISONO_NUM_NODES": "1",
         "UNISONO_RENDEZVOUS": "127.0.0.1:20007",
-        "UNISONO_TOKEN": "0123456789abcdef",
+        "UNISONO_LAUNCH": "0123456789abcdef",
+        "UNISONO_TOKEN": "fedcba9876543210",
         "UNISONO_JOB": "hello.py",
     }

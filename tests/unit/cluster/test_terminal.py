@@ -47,7 +47,7 @@ def test_only_a_terminal_with_a_width_counts() -> None:
 
 def test_only_rank_0_gets_the_terminal() -> None:
     def terminal_of(node_rank: int, local_rank: int, terminal: str) -> str | None:
-        at = Placement(2, 2, node_rank, "a:1", "t", "j", 0, 1, False, (), (), terminal=terminal)
+        at = Placement(2, 2, node_rank, "a:1", "n", "t", "j", 0, 1, False, (), (), terminal=terminal)
         return rank_environment({"UNISONO_TERMINAL": "of an outer job"}, at, local_rank).get("UNISONO_TERMINAL")
 
     assert terminal_of(0, 0, "97:1") == "97:1"

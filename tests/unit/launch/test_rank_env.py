@@ -11,6 +11,7 @@ AT = Placement(
     num_nodes=2,
     node_rank=1,
     rendezvous="node01:29400",
+    name="n",
     token="t",
     job="j",
     restart=0,

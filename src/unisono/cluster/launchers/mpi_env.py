@@ -28,7 +28,7 @@ PMI_LOCAL_SIZE = ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
 
 OPEN_MPI_JOB = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
 PMI_JOB = ("I_MPI_HYDRA_UUID", "PALS_APID", "PMI_PORT")
-"""Variables that identify one call of mpirun, equal on all of its processes. MPICH has none of these (see `needs_token`)."""
+"""Variables that identify one call of mpirun, equal on all of its processes. MPICH has none of these (see `needs_name`)."""
 
 HOST = ("PMIX_HOSTNAME", "PMI_HOSTNAME", "HYDRA_BSTRAP_LOCALHOST")
 """Variables with the launcher's name of this node."""
@@ -80,9 +80,13 @@ def resolve_pmi(env: Mapping[str, str], overrides: Overrides) -> Topology | NotT
     return _mpi_topology("pmi", position, _pmi_identity(env), env, overrides)
 
 
-def needs_token(env: Mapping[str, str]) -> bool:
+def needs_name(env: Mapping[str, str]) -> bool:
     """Whether nothing in the environment identifies the job, though its processes, all on this node, must tell it from others."""
-    if env.get("UNISONO_TOKEN") or not all(first_set(env, n) for n in (PMI[:1], PMI[1:], PMI_LOCAL_RANK, PMI_LOCAL_SIZE)):
+    if (
+        env.get("UNISONO_TOKEN")
+        or env.get("UNISONO_LAUNCH")
+        or not all(first_set(env, n) for n in (PMI[:1], PMI[1:], PMI_LOCAL_RANK, PMI_LOCAL_SIZE))
+    ):
         return False
     # As texts: whether they are numbers is for `resolve_pmi` to say.
     return _job_identity(env, PMI_JOB) is None and env["PMI_SIZE"] == _job_identity(env, PMI_LOCAL_SIZE)
@@ -109,11 +113,11 @@ def _mpi_topology(
     """Returns the topology of a process that mpirun started. What only MPI knows is None or empty; raises `UsageError` where jobs
     on one node could meet.
     """
-    identity = identity or env.get("UNISONO_TOKEN")
+    identity = identity or env.get("UNISONO_LAUNCH") or env.get("UNISONO_TOKEN")
     if identity is None and position.one_node and position.world_size > 1:
         raise UsageError(
             "this mpirun gives its job no name, so two jobs on one node could be mixed up (environment); "
-            "before mpirun, export UNISONO_TOKEN=$(date +%s%N)"
+            "before mpirun, export UNISONO_TOKEN=$(openssl rand -hex 16)"
         )
     token = job_token(launcher, str(position.world_size), identity) if identity else ""
     return Topology(

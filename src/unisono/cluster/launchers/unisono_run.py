@@ -27,7 +27,7 @@ def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisL
     if first_set(env, PLACE) is None:
         return NotThisLauncher("UNISONO_RANK is not set, so `unisono run` did not start this process")
     remedy = "start with `unisono run`, or unset all UNISONO_ variables"
-    numbers = whole_numbers(env, PLACE, "unisono run", remedy, besides=("UNISONO_RENDEZVOUS", "UNISONO_TOKEN"))
+    numbers = whole_numbers(env, PLACE, "unisono run", remedy, besides=("UNISONO_RENDEZVOUS", "UNISONO_LAUNCH"))
     rank, world_size, local_rank, local_size, node_rank, num_nodes = numbers
     address, port = host_port(env["UNISONO_RENDEZVOUS"], "UNISONO_RENDEZVOUS")
     return Topology(
@@ -40,5 +40,5 @@ def resolve(env: Mapping[str, str], overrides: Overrides) -> Topology | NotThisL
         num_nodes=num_nodes,
         address=address,
         port=overrides.port or port,
-        token=env["UNISONO_TOKEN"],
+        token=env["UNISONO_LAUNCH"],
     )

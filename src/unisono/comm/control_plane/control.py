@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from unisono.comm.control_plane.handshake import Pass
+
 LEFT = "has left: it closed its communicator"
 """The reason of a rank that left cleanly."""
 
@@ -56,9 +58,11 @@ class Control(ABC):
     rank: int
     size: int
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, own_pass: Pass) -> None:
         self.rank = rank
         self.size = size
+        self.own_pass = own_pass
+        """What this process knows of its job: seals what is to be unpickled."""
         self.lost: dict[int, Loss] = {}
         """Lost ranks, filled by another thread: a waiting loop only reads it. Insertion order is order of loss."""
         self.current_calls: dict[str, tuple[int, object]] = {}

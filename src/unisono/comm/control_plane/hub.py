@@ -1,7 +1,7 @@
 """The hub: one thread in rank 0's process that every rank is connected to. It passes messages on and reports lost ranks.
 
 It never blocks: sockets do not block, messages to a slow member wait in that member's queue, and a connection that has not
-proved the job's token gets little memory and little time.
+proved the job's secret gets little memory and little time (`guests.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, SILENCE_S, Channel, set_tcp_options
+from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, SILENCE_S, Channel
 from unisono.comm.control_plane.control import LEFT
-from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
-from unisono.comm.control_plane.meeting import is_loopback, named_job, plain_address
+from unisono.comm.control_plane.guests import Guests
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed, Pass
+from unisono.comm.control_plane.meeting import is_loopback, named_job, on_one_machine
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.comm.control_plane.rounds import Delivery, Rounds
 from unisono.errors import CommError, join_ranks
@@ -27,10 +28,6 @@ VANISHED = f"vanished: its host has not answered for {SILENCE_S} s"
 
 NOTHING: Mapping[str, int] = {}
 
-AUTHENTICATION_WAIT_S = 5.0
-"""Time in which a connection must prove that it belongs to the job."""
-SPARE_UNAUTHENTICATED = 64
-"""Unauthenticated connections beyond the members still expected; the oldest is dropped when one more comes."""
 LEAVE_WAIT_S = 5.0
 """Time that a leaving rank waits for the others to read what was sent to them."""
 REFUSE_WAIT_S = 3.0
@@ -55,7 +52,6 @@ class Connection:
     channel: Channel
     challenge: Challenge | None
     """None for rank 0 itself, whose connection does not leave the process."""
-    deadline: float
     here: str = ""
     there: str = ""
     """The addresses of both ends."""
@@ -70,16 +66,17 @@ class Connection:
 class Hub:
     """The hub. Local to rank 0, which calls `start` and then uses the socket that it returns, as every other rank does."""
 
-    def __init__(self, listener: socket.socket, address: str, size: int, token: str, job: str = "") -> None:
-        self._listener = listener
+    def __init__(self, listener: socket.socket, address: str, size: int, own: Pass, job: str = "") -> None:
         self._port: int = listener.getsockname()[1]
         self._address = address
         self._size = size
-        self._token = token
+        self._pass = own
         self._job = named_job(job)
         self._selector = selectors.DefaultSelector()
-        self._unauthenticated: set[Connection] = set()
+        self._guests: Guests[Connection] = Guests(listener, self._selector, None, size, self._drop)
         self._members: dict[int, Connection] = {}
+        self.known_by_name: set[int] = set()
+        """Ranks that joined without a proof of the secret."""
         self._lost: set[int] = set()
         self._rounds = Rounds()
         self._problems: list[str] = []
@@ -88,7 +85,6 @@ class Hub:
         self._complete = False
         self._gather_by = float("inf")
         self._leave_by: float | None = None
-        self._accept_again_at: float | None = None
         self._check_again_at = 0.0
         self._rank_0_lost = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unisono-hub", daemon=True)
@@ -96,8 +92,7 @@ class Hub:
     def start(self) -> socket.socket:
         """Starts the hub and returns rank 0's own connection; the hub runs until that connection leaves or is closed."""
         inner, outer = socket.socketpair()
-        self._watch_unauthenticated(Connection(Channel(inner, AUTHENTICATED_LIMIT_BYTES), None, float("inf")))
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._watch_guest(Connection(Channel(inner, AUTHENTICATED_LIMIT_BYTES), None), float("inf"))
         self._thread.start()
         return outer
 
@@ -111,9 +106,9 @@ class Hub:
 
     def abandon(self) -> None:
         """In a forked child, where the thread does not exist: closes the copies of its sockets; those of the parent stay open."""
-        self._listener.close()
+        self._guests.abandon()
         self._selector.close()
-        for connection in (*self._unauthenticated, *self._members.values()):
+        for connection in (*self._guests.all, *self._members.values()):
             connection.channel.abandon()
 
     # ---- the loop --------------------------------------------------------------------------------------------------
@@ -124,34 +119,30 @@ class Hub:
             while not self._is_over():
                 for key, events in self._selector.select(self._wait_s()):
                     if key.data is None:
-                        if self._listener.fileno() >= 0:  # it may have been closed a moment ago
-                            self._accept()
+                        self._accept()
                     elif not key.data.gone:  # it may have been dropped a moment ago
                         self._serve(key.data, events)
                 self._check_timeouts()
         finally:
-            for connection in (*self._unauthenticated, *self._members.values()):
-                connection.channel.close()
-            self._listener.close()
+            self._guests.close()
+            for member in self._members.values():
+                member.channel.close()
             self._selector.close()
 
     def _is_over(self) -> bool:
         """Whether the hub's thread has nothing left to do, or its time to leave is over."""
         if self._leave_by is None and self._refusal:
             return False
-        return not (self._unauthenticated or self._members) or (self._leave_by is not None and monotonic() >= self._leave_by)
+        return not (self._guests.all or self._members) or (self._leave_by is not None and monotonic() >= self._leave_by)
 
     def _wait_s(self) -> float:
         """Returns the seconds until the next time limit is to be checked."""
-        ends = [self._check_again_at, self._gather_by, *(connection.deadline for connection in self._unauthenticated)]
-        return max(0.0, min(ends) - monotonic())
+        return min(self._guests.wait_s(), max(0.0, min(self._check_again_at, self._gather_by) - monotonic()))
 
     def _check_timeouts(self) -> None:
         """Drops connections whose time is over and members whose hosts do not answer."""
         now = monotonic()
-        for connection in tuple(self._unauthenticated):
-            if now >= connection.deadline:
-                self._drop(connection)
+        self._guests.check()
         if now >= self._gather_by:
             if not self._refusal:
                 missing = [rank for rank in range(self._size) if rank not in self._members]
@@ -163,49 +154,18 @@ class Hub:
         for member in tuple(self._members.values()):
             if member.channel.is_silent():
                 self._drop(member, VANISHED)
-        if self._accept_again_at is not None and now >= self._accept_again_at:
-            self._accept_again_at = None
-            self._selector.register(self._listener, selectors.EVENT_READ, None)
 
     def _accept(self) -> None:
-        """Accepts a new connection and starts its handshake; where no more can be open, drops the oldest unauthenticated one."""
-        try:
-            sock, there = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):  # the peer went away again
-            return
-        except OSError as error:  # no file number is left in this process: an unauthenticated connection must give one back
-            problem = f"rank 0 cannot accept more connections: {error.strerror}, raise ulimit -n"
-            if problem not in self._problems:
-                self._problems.append(problem)
-            if not self._drop_oldest_unauthenticated():
-                self._selector.unregister(self._listener)
-                self._accept_again_at = monotonic() + TICK_S
-            return
-        if len(self._unauthenticated) >= SPARE_UNAUTHENTICATED + self._size:
-            self._drop_oldest_unauthenticated()
-        try:
-            set_tcp_options(sock)
-            here = plain_address(sock.getsockname()[0])
-        except OSError:  # gone already
-            sock.close()
-            return
-        challenge = Challenge(self._token, self._port)
-        self._watch_unauthenticated(
-            Connection(Channel(sock), challenge, monotonic() + AUTHENTICATION_WAIT_S, here, plain_address(there[0]))
-        )
+        """Accepts a new connection and starts its handshake."""
+        visit = self._guests.accept()
+        if visit is not None:
+            challenge = Challenge(self._pass, self._port, on_one_machine(visit.here, visit.there))
+            self._watch_guest(Connection(Channel(visit.sock), challenge, visit.here, visit.there))
 
-    def _watch_unauthenticated(self, connection: Connection) -> None:
-        """Adds a connection to the unauthenticated ones and watches its socket."""
-        self._unauthenticated.add(connection)
+    def _watch_guest(self, connection: Connection, limit_s: float | None = None) -> None:
+        """Adds a connection to the guests and watches its socket."""
+        self._guests.add(connection, limit_s)
         self._selector.register(connection.channel.sock, selectors.EVENT_READ, connection)
-
-    def _drop_oldest_unauthenticated(self) -> bool:
-        """Drops the unauthenticated connection with the earliest deadline; returns whether there was one."""
-        droppable = (connection for connection in self._unauthenticated if connection.challenge is not None)
-        oldest = min(droppable, key=lambda connection: connection.deadline, default=None)
-        if oldest is not None:
-            self._drop(oldest)
-        return oldest is not None
 
     def _drop(self, connection: Connection, reason: str = DIED) -> None:
         """Closes a connection; if it was that of a rank, the rank is lost for `reason`, and with rank 0 the hub ends."""
@@ -214,7 +174,7 @@ class Hub:
         connection.gone = True
         self._selector.unregister(connection.channel.sock)
         connection.channel.close()
-        self._unauthenticated.discard(connection)
+        self._guests.remove(connection)
         if connection.rank is not None:
             del self._members[connection.rank]
             self._lose(connection.rank, reason)
@@ -227,12 +187,7 @@ class Hub:
             return
         self._leave_by = monotonic() + LEAVE_WAIT_S
         self._gather_by = float("inf")
-        if self._accept_again_at is None:
-            self._selector.unregister(self._listener)
-        self._accept_again_at = None
-        self._listener.close()
-        for connection in tuple(self._unauthenticated):
-            self._drop(connection)
+        self._guests.close()
         for member in self._members.values():
             member.channel.end_sending()
             self._watch(member)
@@ -280,10 +235,12 @@ class Hub:
         connection.refused = answer[0] != "joined"
         connection.channel.send(encode(answer))
         if not connection.refused:
-            connection.rank, connection.deadline = rank, float("inf")
+            connection.rank = rank
             connection.channel.limit_bytes = AUTHENTICATED_LIMIT_BYTES
-            self._unauthenticated.discard(connection)
+            self._guests.remove(connection)
             self._members[rank] = connection
+            if connection.challenge is not None and connection.challenge.is_by_name:
+                self.known_by_name.add(rank)
             self._gather_by = min(self._gather_by, monotonic() + left_s)
             if len(self._members) == self._size:
                 self._welcome_all()
@@ -333,7 +290,8 @@ class Hub:
 
     def _who_is_missing(self, missing: Sequence[int]) -> str:
         """Returns the message that names the ranks that did not come in time, with the problems met."""
-        problems = f" ({'; '.join(self._problems)})" if self._problems else ""
+        found = [*self._problems, *([f"rank 0 {self._guests.problem}"] if self._guests.problem else [])]
+        problems = f" ({'; '.join(found)})" if found else ""
         return (
             f"{join_ranks(missing)} of {self._size} did not connect to {self._address}, port {self._port}, in time for {self._job}"
             f"{problems}; see their output, and check that they reach this address and port (firewall, --rendezvous host:port)"

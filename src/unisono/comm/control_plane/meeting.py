@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
-from unisono.comm.control_plane.handshake import HandshakeFailed, authenticate
+from unisono.comm.control_plane.handshake import HandshakeFailed, Pass, authenticate
 from unisono.errors import CollectiveTimeout, CommError, UsageError
 
 CONNECT_WAIT_S = 1.0
@@ -57,7 +57,7 @@ def connect_to_hub(
     rank: int,
     address: str,
     ports: Sequence[int],
-    token: str,
+    own: Pass,
     hello: Mapping[str, Any],
     deadline: float,
     timeout_s: float,
@@ -76,7 +76,7 @@ def connect_to_hub(
             for port in ports[:length]:
                 if attend is not None:
                     attend()  # not once for each round: a long one would keep us from hearing that nobody will come
-                channel = _try_port(family, (target[0], port, *target[2:]), token, hello, deadline, met)
+                channel = _try_port(family, (target[0], port, *target[2:]), own, hello, deadline, met)
                 if channel is not None:
                     return channel
                 if monotonic() >= deadline:
@@ -92,6 +92,19 @@ def connect_to_hub(
 def is_loopback(address: str) -> bool:
     """Whether a numeric address reaches this node only."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def on_one_machine(here: str, there: str) -> bool:
+    """Whether both ends of a connection, given as numeric addresses, are on this machine: the other may have chosen any of its
+    addresses, and only those of this machine can be bound here."""
+    if here == there or is_loopback(plain_address(there)):
+        return True
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in there else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((there, 0))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    return True
 
 
 def plain_address(address: str) -> str:
@@ -153,7 +166,7 @@ def _resolve_addresses(rank: int, address: str, resolve_by: float) -> list[tuple
 
 
 def _try_port(
-    family: int, target: tuple[Any, ...], token: str, hello: Mapping[str, Any], deadline: float, met: dict[int, str]
+    family: int, target: tuple[Any, ...], own: Pass, hello: Mapping[str, Any], deadline: float, met: dict[int, str]
 ) -> Channel | None:
     """Makes one attempt to connect; what it met is noted for the error message."""
     port = target[1]
@@ -167,7 +180,8 @@ def _try_port(
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         set_tcp_options(sock)
         channel = Channel(sock)
-        answer = authenticate(channel, token, port, hello, deadline, deadline + HUB_GRACE_S)
+        is_here = on_one_machine(sock.getsockname()[0], sock.getpeername()[0])
+        answer = authenticate(channel, own, is_here, port, hello, deadline, deadline + HUB_GRACE_S)
         match answer:
             case ("joined",):
                 channel.limit_bytes = AUTHENTICATED_LIMIT_BYTES

@@ -20,7 +20,7 @@ from typing import Any
 
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel
 from unisono.comm.control_plane.control import Control, CurrentCall, Loss, Report
-from unisono.comm.control_plane.handshake import check_hello
+from unisono.comm.control_plane.handshake import Pass, check_hello
 from unisono.comm.control_plane.hub import DIED, LEAVE_WAIT_S, TICK_S, VANISHED, Hub, reason_of
 from unisono.comm.control_plane.meeting import HUB_GRACE_S, connect_to_hub, is_loopback, listen, plain_address
 from unisono.comm.control_plane.plain import decode, encode
@@ -40,13 +40,22 @@ class TcpControl(Control):
     """The `info` that each rank gave to `connect`, by rank."""
 
     def __init__(
-        self, rank: int, size: int, local_address: str, peers_info: list[dict[Any, Any]], link: Channel | None, hub: Hub | None
+        self,
+        rank: int,
+        size: int,
+        own_pass: Pass,
+        local_address: str,
+        peers_info: list[dict[Any, Any]],
+        link: Channel | None,
+        hub: Hub | None,
     ) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size, own_pass)
         self.local_address = local_address
         self.peers_info = peers_info
         self._link = link
         self._hub = hub
+        self.known_by_name = tuple(sorted(hub.known_by_name)) if hub is not None else ()
+        """On rank 0: the ranks that joined without a proof of the secret."""
         self._changed = threading.Condition()
         """Guards all below; announced whenever an answer came or the connection ended."""
         self._waiting: dict[str, list[Any]] = {}
@@ -73,35 +82,39 @@ class TcpControl(Control):
         info: Mapping[Any, Any] | None = None,
         job: str = "",
         attend: Callable[[], None] | None = None,
+        name: str = "",
+        no_secret: str = "",
     ) -> TcpControl:
         """Collective over all ranks of the job, blocking until all are connected. `info` is small plain data for the others, `job`
         a name for messages. `attend` is called several times a second; what it raises ends the wait, for the others too.
 
         Rank 0 listens at `address` on the first free of `ports`; the others connect to it there and trust only a server that knows
-        `token`. Raises `UsageError` if ranks contradict each other, `CollectiveTimeout` with those who did not come and `PeerLost`
-        if one came and went.
+        `token`, the job's secret. `name` is the job's public name; `no_secret` says why other hosts cannot know the secret, so that
+        the name has to do for them. Raises `UsageError` if ranks contradict each other, `CollectiveTimeout` with those who did not
+        come and `PeerLost` if one came and went.
         """
-        _check_arguments(rank, size, ports, token, timeout_s)
+        _check_arguments(rank, size, ports, token or name, timeout_s)
+        own = Pass(token, name, no_secret)
         deadline = monotonic() + timeout_s
         who = f"process {os.getpid()} on {socket.gethostname()}"
         hello = {"rank": int(rank), "size": int(size), "left_s": float(timeout_s), "who": who, "info": dict(info or {})}
         check_hello(hello)
         if size == 1:
             alone = decode(encode([hello["info"]]))
-            return cls(rank, size, "127.0.0.1", alone, None, None)._started()
+            return cls(rank, size, own, "127.0.0.1", alone, None, None)._started()
         hub, link = None, None
         try:
             if rank == 0:
-                hub = Hub(listen(address, ports, backlog=size + 64), address, size, token, job)
+                hub = Hub(listen(address, ports, backlog=size + 64), address, size, own, job)
                 link = Channel(hub.start(), AUTHENTICATED_LIMIT_BYTES)
                 link.send(encode(hello))
             else:
-                link = connect_to_hub(rank, address, ports, token, hello, deadline, timeout_s, job, attend)
+                link = connect_to_hub(rank, address, ports, own, hello, deadline, timeout_s, job, attend)
             infos, reached_at = await_welcome(rank, link, deadline + HUB_GRACE_S, timeout_s, attend)
-            own = plain_address(link.sock.getsockname()[0]) if rank else reached_at
+            mine = plain_address(link.sock.getsockname()[0]) if rank else reached_at
             # Ranks beside rank 0 reach it over loopback, but other hosts do not reach them there.
-            local_address = reached_at if is_loopback(own) or is_loopback(reached_at) else own
-            return cls(rank, size, local_address, infos, link, hub)._started()
+            local_address = reached_at if is_loopback(mine) or is_loopback(reached_at) else mine
+            return cls(rank, size, own, local_address, infos, link, hub)._started()
         except BaseException:
             if link is not None:
                 link.close()

@@ -15,6 +15,7 @@ from torch import Tensor
 from unisono.comm.base import Envelope, Group, Watch
 from unisono.comm.control_plane.control import Control
 from unisono.comm.driver import Work
+from unisono.comm.engines.closed_port import listening_sockets
 from unisono.comm.engines.tcp_messages import Messages, bytes_of
 from unisono.comm.engines.torch_group import TorchCommunicator, dist
 from unisono.comm.polling import CHECK_INTERVAL_S, raise_root_cause
@@ -45,7 +46,10 @@ class GlooCommunicator(TorchCommunicator):
 
     def _build(self, host: str, port: int) -> Any:
         options = dist.ProcessGroupGloo._Options()
+        before = listening_sockets()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._host)]
+        # gloo and the store keep whoever connects, and gloo ends the process when it can open no more files.
+        self._ports = (listening_sockets() - before) | self._store_port
         options._timeout = self._library_limit(self.time_limit_s)
         return dist.ProcessGroupGloo(self._join_store(host, port), self.rank, self.size, options)
 

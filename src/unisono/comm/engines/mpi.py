@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 
-from unisono.cluster.rendezvous import derived_port
+from unisono.cluster.rendezvous import derived_port, job_token
 from unisono.cluster.topology import Topology
 from unisono.comm.base import Communicator, Group
 from unisono.comm.control_plane.control import Control
@@ -37,14 +37,15 @@ def open_mpi(group: Group, control: Control, time_limit_s: float, spin_s: float 
 
 def complete_topology(at: Topology) -> Topology:
     """Collective over all processes of the job, blocking: adds to the topology what the launcher did not say: the address of
-    rank 0, and if needed a token of the job."""
+    rank 0, a secret of the job, and if needed its name."""
     library = load()
     world = library.mpi.COMM_WORLD
     if world.size == 1:
         raise _mismatch_error(library, "there are several processes")
-    mine = (_own_address(), at.token or secrets.token_hex(16)) if world.rank == 0 else None
-    address, token = world.bcast(mine)
-    return replace(at, address=address, token=token, port=at.port if at.token else derived_port(token))
+    mine = (_own_address(), secrets.token_hex(16)) if world.rank == 0 else None
+    address, secret = world.bcast(mine)
+    name = at.token or job_token(secret)
+    return replace(at, address=address, token=name, secret=secret, port=at.port if at.token else derived_port(name))
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from time import monotonic
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from unisono.comm.base import Call, Communicator, Envelope, Group, Op, Watch
 from unisono.comm.control_plane.control import Control, Report
+from unisono.comm.control_plane.handshake import Pass
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.comm.driver import FinishedWork, Work
 from unisono.errors import CommError
@@ -22,7 +24,7 @@ class SoloControl(Control):
     """The control plane of a job of one process, without peers."""
 
     def __init__(self) -> None:
-        super().__init__(rank=0, size=1)
+        super().__init__(0, 1, Pass(secrets.token_hex(16)))
 
     def exchange(self, key: str, members: Sequence[int], obj: Any, timeout_s: float) -> list[Any]:
         return [decode(encode(obj))]  # a copy, as from any other member

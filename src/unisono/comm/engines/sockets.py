@@ -19,6 +19,7 @@ from contextlib import suppress
 from time import monotonic
 
 from unisono.comm.control_plane.channel import set_tcp_options
+from unisono.comm.control_plane.guests import Guests
 
 Address = tuple[str, int, bytes]
 """Host, port and secret of a rank."""
@@ -26,8 +27,6 @@ Steps = Generator[None, None, None]
 """A reader: a generator that is resumed when its socket has data."""
 
 CONNECT_WAIT_S = 5.0
-ACCEPT_PAUSE_S = 0.1
-"""Time for which no connection is accepted when this process can open no more files."""
 DRAIN_S = 2.0
 """Time at the end for frames that are still queued to be sent."""
 
@@ -67,7 +66,8 @@ class Sockets(ABC):
         self._selector = selectors.DefaultSelector()
         self._bell, self._button = socket.socketpair()
         self._closing_at: float | None = None
-        self._accept_again_at: float | None = None
+        self._guests: Guests[socket.socket] | None = None
+        """Connections that have not shown the secret."""
         self._thread = threading.Thread(target=self._loop, name=f"unisono-sockets-{name}", daemon=True)
 
     @abstractmethod
@@ -92,9 +92,9 @@ class Sockets(ABC):
         """Local, after `listen`: starts the communication with `peers`, the addresses by rank."""
         assert self._listener is not None
         self._peers = peers
-        for sock, event in ((self._listener, self._accept), (self._bell, self._run_errands)):
-            sock.setblocking(False)
-            self._selector.register(sock, selectors.EVENT_READ, event)
+        self._guests = Guests(self._listener, self._selector, self._accept, len(peers), self._drop)
+        self._bell.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ, self._run_errands)
         self._thread.start()
 
     def push(self, dest: int, frames: Sequence[bytes | memoryview], piece: SendListener | None = None) -> None:
@@ -133,13 +133,12 @@ class Sockets(ABC):
 
     def _loop(self) -> None:
         """Body of the thread: handles events of all sockets until they are closed and nothing is queued."""
+        assert self._guests is not None
         while self._closing_at is None or (self._has_queued() and monotonic() < self._closing_at):
-            for key, events in self._selector.select(None if self._closing_at is None and self._accept_again_at is None else 0.05):
+            wait_s = self._guests.wait_s() if self._closing_at is None else 0.05
+            for key, events in self._selector.select(None if wait_s == float("inf") else wait_s):
                 key.data(events)
-            if self._accept_again_at is not None and monotonic() >= self._accept_again_at:
-                assert self._listener is not None
-                self._accept_again_at = None
-                self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            self._guests.check()
 
     def _has_queued(self) -> bool:
         """Whether frames wait to be sent."""
@@ -159,34 +158,32 @@ class Sockets(ABC):
             self._errands.popleft()()
 
     def _accept(self, _events: int) -> None:
-        """On our thread: accepts a connection and starts to authenticate it; waits a moment where no more can be open."""
-        assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):  # the peer is gone already
-            return
-        except OSError:  # no file number is left; the peer stays in the queue, and would wake us without end
-            self._selector.unregister(self._listener)
-            self._accept_again_at = monotonic() + ACCEPT_PAUSE_S
-            return
-        sock.setblocking(False)
-        try:
-            set_tcp_options(sock)
-        except OSError:  # gone already
-            sock.close()
-            return
-        self._incoming.add(sock)
-        steps = self._authenticate(sock)
-        self._selector.register(sock, selectors.EVENT_READ, lambda _: self._resume_reader(sock, steps))
+        """On our thread: accepts a connection and starts to authenticate it."""
+        assert self._guests is not None
+        visit = self._guests.accept()
+        if visit is not None:
+            visit.sock.setblocking(False)
+            self._guests.add(visit.sock)
+            self._incoming.add(visit.sock)
+            steps = self._authenticate(visit.sock)
+            self._selector.register(visit.sock, selectors.EVENT_READ, lambda _: self._resume_reader(visit.sock, steps))
 
     def _resume_reader(self, sock: socket.socket, steps: Steps) -> None:
         """On our thread: resumes the reader of a socket that has data; closes the socket at its end."""
+        if sock not in self._incoming:  # it was dropped a moment ago
+            return
         try:
             next(steps)
         except (OSError, EOFError, StopIteration):
-            self._selector.unregister(sock)
-            self._incoming.discard(sock)
-            sock.close()
+            self._drop(sock)
+
+    def _drop(self, sock: socket.socket) -> None:
+        """On our thread: closes an incoming connection."""
+        assert self._guests is not None
+        self._guests.remove(sock)
+        self._selector.unregister(sock)
+        self._incoming.discard(sock)
+        sock.close()
 
     def _authenticate(self, sock: socket.socket) -> Steps:
         """Steps that read and check the hello of a peer, then its frames until it closes."""
@@ -195,6 +192,8 @@ class Sockets(ABC):
         secret, source = _HELLO.unpack(hello)
         if not hmac.compare_digest(secret, self._secret) or source >= len(self._peers):
             return
+        assert self._guests is not None
+        self._guests.remove(sock)
         try:
             yield from self.read(source, sock)
         finally:

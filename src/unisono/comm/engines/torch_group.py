@@ -5,6 +5,7 @@ The host waits for gloo in slices, the GPU for NCCL in stream order; each engine
 
 from __future__ import annotations
 
+import secrets
 import socket
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from unisono.comm.arithmetic import reduce_parts
 from unisono.comm.base import MAX, MIN, SUM, Call, Communicator, Group, Op, Watch
 from unisono.comm.control_plane.control import Control
 from unisono.comm.driver import HelperThread
+from unisono.comm.engines.closed_port import refuse_connections
 from unisono.comm.packing import pack, unpack
 from unisono.comm.polling import LOSS_WAIT_S, raise_root_cause, wait_watched
 from unisono.errors import MismatchedCall
@@ -39,6 +41,12 @@ class TorchCommunicator(Communicator):
         super().__init__(group, control, device, time_limit_s)
         self._host = host
         self._store: Any = None
+        self._ports: frozenset[int] = frozenset()
+        """Descriptors of listening sockets of the library that nobody needs once all members are connected."""
+        self._store_port: frozenset[int] = frozenset()
+        """The same of the store, on rank 0."""
+        self._space = ""
+        """Where the members keep their addresses in the store: known to them alone."""
         self._library: Any = None
         """The process group; its type depends on the build of PyTorch."""
 
@@ -72,9 +80,10 @@ class TorchCommunicator(Communicator):
 
     def _connect(self, watch: Watch) -> None:
         """Collective, blocking: exchanges the addresses of the members and makes the library's process group."""
-        answers = self._exchange(f"{self.name}:{self.engine}", (self._host, self._serve_store(), self._listen()), watch)
-        self._set_peers([answer[2] for answer in answers])
-        host, port, _ = answers[0]
+        mine = (self._host, self._serve_store(), secrets.token_hex(16), self._listen())
+        answers = self._exchange(f"{self.name}:{self.engine}", mine, watch)
+        self._set_peers([answer[3] for answer in answers])
+        host, port, self._space, _ = answers[0]
         # The constructor waits for all members and cannot be interrupted, so it runs on a separate thread.
         builder = HelperThread(f"unisono-open-{self.name}")
         try:
@@ -84,6 +93,7 @@ class TorchCommunicator(Communicator):
         finally:
             builder.close(timeout_s=0.0 if self._library is None else LOSS_WAIT_S)
         self._exchange(f"{self.name}:ready", None, watch)  # rank 0 may not close the store while somebody reads it
+        refuse_connections(self._ports)
 
     def _listen(self) -> object:
         """Local: returns what the others must know to send us messages."""
@@ -98,13 +108,15 @@ class TorchCommunicator(Communicator):
         family, _, _, _, where = socket.getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(where[:2], family=family, backlog=1024)
         port = int(listener.getsockname()[1])
+        descriptor = listener.detach()
+        self._store_port = frozenset({descriptor})
         self._store = dist.TCPStore(
             self._host,
             port,
             is_master=True,
             wait_for_workers=False,
             timeout=self._library_limit(self.time_limit_s),
-            master_listen_fd=listener.detach(),
+            master_listen_fd=descriptor,
         )
         return port
 
@@ -113,7 +125,7 @@ class TorchCommunicator(Communicator):
         if self._store is None:
             limit = self._library_limit(self.time_limit_s)
             self._store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=limit)
-        return dist.PrefixStore(self.name, self._store)
+        return dist.PrefixStore(self._space, self._store)
 
     def _library_limit(self, limit_s: float) -> timedelta:
         """Returns the time limit for the library: longer than ours, so that ours ends first."""

@@ -1,4 +1,4 @@
 """Remote calls of workers to a server, with a vector and a few numbers, over a communicator or over ZeroMQ.
 
-Imported by algorithms, testing and training; imports comm, engines/ and shared_memory/.
+Imported by algorithms, testing and training; imports comm, engines/, files and shared_memory/.
 """

@@ -10,8 +10,6 @@ time: it locks its file.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import re
@@ -22,12 +20,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from unisono.errors import UsageError
+from unisono.files.sole_holder import HeldElsewhere, SoleHolder
 
 _KEY = re.compile(r"[\x21-\x7e]{40}")
 """32 bytes as ZeroMQ writes them (Z85)."""
 _ADDRESS = re.compile(r"[^\s/:]+:[0-9]{1,5}")
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""File systems without locks; a second server there is noticed only by its port."""
 
 Pair = tuple[str, str]
 """Public and secret key."""
@@ -83,34 +80,33 @@ class ServerKeyFile:
     def __init__(self, connection_file: Path, make_pair: Callable[[], Pair]) -> None:
         """Local: reads the keys, or makes them if there are none; raises UsageError if another server holds them."""
         path = connection_file.with_name(f"{connection_file.stem}-server{connection_file.suffix}")
+        self._holder: SoleHolder | None = None
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            _lock_file(self._handle, path)
+            self._holder = _hold(self._handle, path)
             if os.fstat(self._handle).st_size == 0:
                 os.pwrite(self._handle, _text_of(Keys(*make_pair(), *make_pair())), 0)
                 os.fsync(self._handle)
             self.keys = _read_record(self._handle, path, Keys)
         except BaseException:
-            os.close(self._handle)
+            self.close()
             raise
 
     def close(self) -> None:
         """Local: unlocks the file for another server. Idempotent."""
         if self._handle >= 0:
-            fcntl.flock(self._handle, fcntl.LOCK_UN)  # for forked processes too, which share the lock
+            if self._holder is not None:
+                self._holder.release()
             os.close(self._handle)
             self._handle = -1
 
 
-def _lock_file(handle: int, path: Path) -> None:
-    """Locks an open file; raises `UsageError` if another server holds it. File systems without locks are accepted."""
+def _hold(handle: int, path: Path) -> SoleHolder:
+    """Holds an open file for this server; raises `UsageError` if another server holds it."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return SoleHolder(handle, path)
+    except HeldElsewhere:
         raise UsageError(f"another server is using the keys in {path}; wait until it ends, or give another run directory") from None
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
 
 
 def _read_record(handle: int, path: Path, kind: type[Record]) -> Record:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Mapping
 from math import prod
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from unisono.data.sources.arrays import Arrays
 from unisono.data.sources.file_list import PathName, file_facts, require_file
+from unisono.data.unpacked_size import read_gzip
 from unisono.errors import UsageError
 
 TYPES: Mapping[int, str] = MappingProxyType({0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"})
@@ -62,10 +62,13 @@ class Idx(Arrays):
 def read_idx(path: Path) -> npt.NDArray[Any]:
     """Local, blocking: reads the array of one idx file, in the byte order of this machine. Refuses a file that is cut off or too
     long."""
-    raw = path.read_bytes()
-    if raw[:2] == b"\x1f\x8b":
+    with path.open("rb") as file:
+        is_packed = file.read(2) == b"\x1f\x8b"
+    if not is_packed:
+        raw = path.read_bytes()
+    else:
         try:
-            raw = gzip.decompress(raw)
+            raw = read_gzip(path)
         except (EOFError, OSError, zlib.error) as error:
             raise UsageError(f"{path} is a broken gzip file ({error}); get it again") from None
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in TYPES or len(raw) < 4 + 4 * raw[3]:

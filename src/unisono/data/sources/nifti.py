@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from unisono.data.sources.file_list import Files, expand, file_facts, unreadable
 from unisono.data.sources.optional_packages import load
 from unisono.data.sources.patch_grid import corners, crop_or_pad, cut_out
 from unisono.data.sources.recent_reads import RecentlyUsed
+from unisono.data.unpacked_size import most_bytes, unpacks_to_too_much
 from unisono.errors import UsageError
 
 
@@ -165,6 +167,8 @@ def _shape_of_file(path: Path) -> tuple[int, ...]:
     shape = tuple(int(length) for length in _open_file(path).shape)
     if len(shape) not in (3, 4):
         raise UsageError(f"{path} has {len(shape)} axes {shape}; a volume has three, or four with channels")
+    if path.suffix == ".gz" and prod(shape) * _open_file(path).get_data_dtype().itemsize > most_bytes(path):
+        raise unpacks_to_too_much(path)
     return shape
 
 

@@ -16,6 +16,7 @@ from unisono.data.sources.array_keys import chosen_keys
 from unisono.data.sources.arrays import Arrays
 from unisono.data.sources.file_list import PathName, file_facts, missing_key, require_file, unreadable
 from unisono.data.tree import leaves, map_tree, num_rows
+from unisono.data.unpacked_size import check_zip
 from unisono.errors import UsageError
 
 BROKEN = (ValueError, OSError, EOFError, zipfile.BadZipFile)
@@ -65,6 +66,8 @@ class Npz(Arrays):
     def __init__(self, file: PathName, inputs: Any = None, targets: Any = None, weights: Any = None) -> None:
         path = require_file(Path(file).expanduser(), "a .npz file")
         try:
+            if zipfile.is_zipfile(path):
+                check_zip(path)
             with path.open("rb") as opened:
                 batch = _arrays_by_key(np.load(opened), str(path), inputs, targets, weights)
         except BROKEN as error:

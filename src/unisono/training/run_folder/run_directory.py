@@ -3,8 +3,6 @@ writes it."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import math
 import os
@@ -18,10 +16,9 @@ from typing import Any
 
 from unisono.errors import AnotherRun, InUse, UsageError
 from unisono.files.atomic import atomic_replacement, explain_os_errors
+from unisono.files.sole_holder import HeldElsewhere, SoleHolder, describe_holder
 
 CHECKPOINTS = "checkpoints"
-NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
-"""Errors of file systems without locks, e.g. Lustre mounted without them."""
 IGNORED_IN_COMPARISON = ("task_file", "num_workers")
 """Parts of the configuration that may change from attempt to attempt: the place of the task file (its contents count) and the
 number of workers."""
@@ -50,11 +47,10 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.is_locked = False
-        """Whether a second run here would be refused while this one runs; False where the file system knows no locks."""
         self.changes: tuple[str, ...] = ()
         """Accepted differences from the run that was there."""
         self._lock: int | None = None
+        self._holder: SoleHolder | None = None
 
     @classmethod
     def open(
@@ -144,10 +140,10 @@ class RunDirectory:
         """Releases the directory for other processes. Idempotent."""
         if self._lock is not None:
             os.ftruncate(self._lock, 0)
-            if self.is_locked:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)  # for all forked processes that share the lock
+            if self._holder is not None:
+                self._holder.release()
             os.close(self._lock)
-            self._lock, self.is_locked = None, False
+            self._lock = self._holder = None
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -161,25 +157,24 @@ class RunDirectory:
         with explain_os_errors(path):
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.is_locked = True
-        except BlockingIOError:
-            holder = _describe_holder(os.pread(lock, 4096, 0))
+            with explain_os_errors(path):
+                self._holder = SoleHolder(lock, path)
+        except HeldElsewhere as held:
+            holder = str(held) or describe_holder(os.pread(lock, 4096, 0))
             os.close(lock)
             raise InUse(f"{self.path} is in use by another run ({holder}); wait for it, or give another --out") from None
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                os.close(lock)
-                raise
+        except BaseException:
+            os.close(lock)
+            raise
         self._lock = lock
         with explain_os_errors(path):
             os.ftruncate(lock, 0)
             os.pwrite(lock, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
 
     def _remove_drafts(self) -> None:
-        """Removes the drafts of killed processes. Without a lock another process may be writing them now, so they stay."""
+        """Removes the drafts of killed processes."""
         with explain_os_errors(self.path):
-            for draft in self.path.glob(".*.draft") if self.is_locked else ():
+            for draft in self.path.glob(".*.draft"):
                 draft.unlink(missing_ok=True)
 
     def _refuse_another(self, config: Mapping[str, Any], accept_changes: bool) -> None:
@@ -291,15 +286,6 @@ def make_new_directory(parent: Path, name: str) -> Path:
             raise
         return path
     raise AssertionError("counting has no end")
-
-
-def _describe_holder(text: bytes) -> str:
-    """Returns which process wrote this text into the lock file, for a message."""
-    try:
-        known = json.loads(text)
-        return f"process {known['pid']} on {known['host']}"
-    except (ValueError, KeyError, TypeError):
-        return "an unknown process"
 
 
 def _shorten(value: Any) -> str:

@@ -12,29 +12,28 @@ from typing import Any
 
 from unisono.cluster.rendezvous import ports
 from unisono.cluster.topology import Topology
-from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
-from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
-from unisono.comm.control_plane.meeting import connect_to_hub, is_loopback, listen, plain_address
+from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel
+from unisono.comm.control_plane.guests import Guests
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed, Pass
+from unisono.comm.control_plane.meeting import connect_to_hub, is_loopback, listen, on_one_machine
 from unisono.comm.control_plane.plain import encode
 from unisono.errors import CommError, TrainingFailed, UsageError, join_ranks
 from unisono.stopping.stop_request import StopRequest
 from unisono.tuning.workers.messages import FOREVER_S, Message, parse_message, send_message
 from unisono.tuning.workers.worker_slots import WorkerMessage, WorkerSlots
 
-HANDSHAKE_WAIT_S = 10.0
 LATE_S = 60.0
 """Ranks that have not connected by then are reported."""
 LOST = "lost"
 """The kind of message that stands for a rank whose supervisor is gone."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Supervisor:
     channel: Channel
     challenge: Challenge | None
     """None once it has shown that it belongs to the job."""
     peer: str
-    deadline: float
     ranks: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -55,7 +54,9 @@ class AllWorkers:
         self._supervisors: dict[int, _Supervisor] = {}
         """By rank."""
         self._connections: list[_Supervisor] = []
-        self._listener: socket.socket | None = None
+        self._guests: Guests[_Supervisor] | None = None
+        """Connections that have not shown that they belong to the job."""
+        self._port = 0
         self._missing: set[int] = set()
         """Ranks that have not connected so far."""
         self._report_late_at: float | None = None
@@ -68,8 +69,9 @@ class AllWorkers:
     def listen(self) -> None:
         """Starts to accept the connections of other supervisors."""
         assert self._at.address is not None
-        self._listener = listen(self._at.address, ports(self._at.port, self._at.token), 128)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        listener = listen(self._at.address, ports(self._at.port, self._at.token), 128)
+        self._port = listener.getsockname()[1]
+        self._guests = Guests(listener, self._selector, self._accept, self._at.world_size, self._drop)
         self._missing = {rank for rank in range(1, self._at.world_size) if rank not in self._local_places}
         self._report_late_at = monotonic() + LATE_S
 
@@ -108,12 +110,11 @@ class AllWorkers:
     def flush(self) -> None:
         """Sends what sockets did not take at once; drops connections without a handshake; answers supervisors that could not load
         the task. Local."""
-        now = monotonic()
-        for one in tuple(self._connections):
+        if self._guests is not None:
+            self._guests.check()
+        for one in self._connections:
             if one.channel.has_unsent:
                 one.channel.flush()
-            if one.challenge is not None and now > one.deadline:
-                self._drop(one)
         while self._refused and self._slots.is_loaded:  # else we have the same trouble, and report it ourselves
             supervisor, reason = self._refused.pop()
             send_message(supervisor.channel, {"do": "end", "code": 1} if reason in self._reported_reasons else {"do": "tell"})
@@ -127,12 +128,10 @@ class AllWorkers:
         self._report_late_at = None
         if not self._missing:
             return ""
-        assert self._listener is not None
         has, its = ("has", "its block waits") if len(self._missing) == 1 else ("have", "their blocks wait")
-        port = self._listener.getsockname()[1]
         return (
             f"{join_ranks(self._missing)} {has} not connected yet, so {its}; check what is printed there, and whether "
-            f"{self._at.address}, port {port}, can be reached from there"
+            f"{self._at.address}, port {self._port}, can be reached from there"
         )
 
     def close(self, code: int = 0) -> None:
@@ -141,9 +140,8 @@ class AllWorkers:
             send_message(one.channel, {"do": "end", "code": code})
             one.channel.end_sending()
             self._drop(one)
-        if self._listener is not None:
-            self._selector.unregister(self._listener)
-            self._listener.close()
+        if self._guests is not None:
+            self._guests.close()
         self._slots.close()
 
     def _forward(self, rank: int, message: Message) -> None:
@@ -154,18 +152,14 @@ class AllWorkers:
 
     def _accept(self) -> Iterator[WorkerMessage]:
         """Accepts a connection, which must then prove that it knows the token; yields no messages."""
-        assert self._listener is not None
-        try:
-            sock, peer = self._listener.accept()
-        except OSError:
-            return
-        set_tcp_options(sock)
-        port = self._listener.getsockname()[1]
-        visitor = _Supervisor(
-            Channel(sock), Challenge(self._at.token, port), plain_address(str(peer[0])), monotonic() + HANDSHAKE_WAIT_S
-        )
-        self._connections.append(visitor)
-        self._selector.register(sock, selectors.EVENT_READ, lambda: self._on_supervisor(visitor))
+        assert self._guests is not None
+        visit = self._guests.accept()
+        if visit is not None:
+            challenge = Challenge(_pass_of(self._at), self._port, on_one_machine(visit.here, visit.there))
+            visitor = _Supervisor(Channel(visit.sock), challenge, visit.there)
+            self._guests.add(visitor)
+            self._connections.append(visitor)
+            self._selector.register(visit.sock, selectors.EVENT_READ, lambda: self._on_supervisor(visitor))
         yield from ()
 
     def _on_supervisor(self, supervisor: _Supervisor) -> Iterator[WorkerMessage]:
@@ -195,6 +189,8 @@ class AllWorkers:
             return
         hello = supervisor.challenge.verify(message)
         supervisor.challenge = None
+        if self._guests is not None:
+            self._guests.remove(supervisor)
         supervisor.channel.limit_bytes = AUTHENTICATED_LIMIT_BYTES
         rank = hello["rank"]
         if rank in self._supervisors or rank in self._local_places:
@@ -210,10 +206,17 @@ class AllWorkers:
         """Closes the connection of a supervisor and forgets it."""
         if supervisor in self._connections:
             self._connections.remove(supervisor)
+            if self._guests is not None:
+                self._guests.remove(supervisor)
             self._selector.unregister(supervisor.channel.sock)
             supervisor.channel.close()
         for rank in supervisor.ranks:
             self._supervisors.pop(rank, None)
+
+
+def _pass_of(at: Topology) -> Pass:
+    """Returns what the processes of this job prove to each other."""
+    return Pass(at.secret, at.token, at.no_secret)
 
 
 def supervise(
@@ -222,7 +225,7 @@ def supervise(
     """Supervises the worker of one rank until the coordinator ends the job or is gone; returns the exit code. Local, blocking."""
     assert at.address is not None
     hello = {"rank": rank, "place": {**place, "gpus": list(place["gpus"]), "our_gpus": list(place["our_gpus"])}}
-    channel = connect_to_hub(rank, at.address, ports(at.port, at.token), at.token, hello, monotonic() + wait_s, wait_s, at.job)
+    channel = connect_to_hub(rank, at.address, ports(at.port, at.token), _pass_of(at), hello, monotonic() + wait_s, wait_s, at.job)
     exit_codes: list[int] = []
 
     def on_coordinator() -> Iterator[WorkerMessage]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.cluster import environments as envs
-from unisono.cluster.launchers.mpi_env import needs_token, resolve_open_mpi, resolve_pmi
+from unisono.cluster.launchers.mpi_env import needs_name, resolve_open_mpi, resolve_pmi
 from unisono.cluster.topology import NotThisLauncher, Overrides, Resolver, Topology
 from unisono.errors import UsageError
 
@@ -24,13 +24,13 @@ def without(env: envs.Env, *names: str) -> envs.Env:
     return {name: value for name, value in env.items() if name not in names}
 
 
-def with_token(rank: int) -> envs.Env:
-    return {**envs.mpich(rank), "UNISONO_TOKEN": "mine"}
+def with_name(rank: int) -> envs.Env:
+    return {**envs.mpich(rank), "UNISONO_LAUNCH": "mine"}
 
 
 @pytest.mark.parametrize(
     ("resolve", "env", "launcher"),
-    [(resolve_open_mpi, envs.open_mpi, "openmpi"), (resolve_pmi, envs.intel_mpi, "pmi"), (resolve_pmi, with_token, "pmi")],
+    [(resolve_open_mpi, envs.open_mpi, "openmpi"), (resolve_pmi, envs.intel_mpi, "pmi"), (resolve_pmi, with_name, "pmi")],
 )
 def test_on_one_machine_everything_is_known(resolve: Resolver, env: Callable[[int], envs.Env], launcher: str) -> None:
     found = [topology(resolve, env(rank)) for rank in range(2)]
@@ -100,7 +100,7 @@ def test_across_nodes_without_slurm_mpi_must_be_asked() -> None:
         (resolve_open_mpi, envs.open_mpi(0), "PMIX_NAMESPACE", "prterun-laptop-6521@1"),
         (resolve_pmi, envs.intel_mpi(0), "I_MPI_HYDRA_UUID", "151d0000-c8eb-e01a-4760-060011d4f23d"),
         (resolve_pmi, envs.mpich_in_sbatch(0), "SLURM_STEP_ID", "2"),
-        (resolve_pmi, with_token(0), "UNISONO_TOKEN", "yours"),
+        (resolve_pmi, with_name(0), "UNISONO_LAUNCH", "yours"),
     ],
 )
 def test_two_calls_of_mpirun_have_two_tokens(resolve: Resolver, env: envs.Env, name: str, other: str) -> None:
@@ -108,8 +108,8 @@ def test_two_calls_of_mpirun_have_two_tokens(resolve: Resolver, env: envs.Env, n
 
 
 def test_mpich_on_one_machine_does_not_name_its_job() -> None:
-    assert needs_token(envs.mpich(0))
-    assert needs_token({**envs.srun(0), **envs.mpich(0)})  # several calls of mpirun in one step are several jobs
+    assert needs_name(envs.mpich(0))
+    assert needs_name({**envs.srun(0), **envs.mpich(0)})  # several calls of mpirun in one step are several jobs
     with pytest.raises(UsageError, match=r"gives its job no name.*export UNISONO_TOKEN="):
         resolve_pmi(envs.mpich(0), NONE)
     with pytest.raises(UsageError, match=r"export UNISONO_TOKEN="):
@@ -122,7 +122,7 @@ def test_mpich_on_one_machine_does_not_name_its_job() -> None:
     "env",
     [
         {},
-        with_token(0),
+        with_name(0),
         envs.intel_mpi(0),
         envs.mpich_in_sbatch(0),
         envs.srun_pmi2(0),
@@ -132,7 +132,7 @@ def test_mpich_on_one_machine_does_not_name_its_job() -> None:
     ],
 )
 def test_all_others_need_no_token(env: envs.Env) -> None:
-    assert not needs_token(env)
+    assert not needs_name(env)
 
 
 def test_pmi_variables_of_srun_are_left_to_slurm() -> None:

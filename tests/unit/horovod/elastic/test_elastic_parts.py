@@ -624,7 +624,7 @@ def test_a_second_process_with_the_variables_of_a_worker_is_refused(monkeypatch:
     """It inherited them; the line of the worker itself must not end because of it."""
     heard: list[Any] = []
     with selectors.DefaultSelector() as selector:
-        service = Service(selector, "secret", False, lambda number, message: heard.append((number, message)))
+        service = Service(selector, "secret", 2, lambda number, message: heard.append((number, message)))
         over = threading.Event()
 
         def serve() -> None:
@@ -636,7 +636,7 @@ def test_a_second_process_with_the_variables_of_a_worker_is_refused(monkeypatch:
         thread.start()
         monkeypatch.setattr(connection_module, "CONNECT_S", 20.0)
         try:
-            address = DriverAddress("127.0.0.1", service.port, "secret", 3)
+            address = DriverAddress("127.0.0.1", service.port(everywhere=False), "secret", 3)
             first = connection_module._connect(address)
             with pytest.raises(UsageError, match="cannot be reached"):
                 connection_module._connect(address)

@@ -461,7 +461,7 @@ def environments(start: HorovodStart | None, base: Mapping[str, str], **changed:
     if start is not None:
         config = with_horovod(config, start, base)
     nodes = config.num_local, config.num_nodes, config.node_rank
-    plain = Placement(*nodes, "h:1", "t", "j", 0, 1, False, (), launch_options(config))
+    plain = Placement(*nodes, "h:1", "n", "t", "j", 0, 1, False, (), launch_options(config))
     at = replace(plain, num_on_nodes=config.num_on_nodes, variables=config.rank_variables)
     return [rank_environment(base, at, local_rank) for local_rank in range(config.num_local)]
 

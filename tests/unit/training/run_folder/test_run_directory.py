@@ -30,7 +30,6 @@ def test_default_names_count_up(tmp_path: Path) -> None:
         with open_new(tmp_path) as run:
             assert run.path == tmp_path / "runs" / expected
             assert json.loads(run.config.read_text()) == CONFIG
-            assert run.is_locked
 
 
 def test_a_name_never_leaves_the_folder_of_runs(tmp_path: Path) -> None:

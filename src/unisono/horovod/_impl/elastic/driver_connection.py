@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
-from unisono.comm.control_plane.handshake import HandshakeFailed, authenticate
+from unisono.comm.control_plane.handshake import HandshakeFailed, Pass, authenticate
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError, UsageError
 from unisono.horovod._impl.elastic.worker_environment import DriverAddress, RankAssignment, assignment_from_plain, driver_address
@@ -188,7 +188,7 @@ def _connect(driver: DriverAddress) -> Channel:
         try:
             set_tcp_options(sock)
             channel = Channel(sock, AUTHENTICATED_LIMIT_BYTES)
-            answer = authenticate(channel, driver.secret, driver.port, {"worker": driver.worker}, deadline, deadline)
+            answer = authenticate(channel, Pass(driver.secret), True, driver.port, {"worker": driver.worker}, deadline, deadline)
         except BaseException:
             sock.close()
             raise

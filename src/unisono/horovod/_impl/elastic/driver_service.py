@@ -6,15 +6,14 @@ from __future__ import annotations
 import selectors
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
-from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
+from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel
+from unisono.comm.control_plane.guests import Guests
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed, Pass
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError
-
-MOST_UNAUTHENTICATED = 256
-"""Connections before authentication; the oldest is closed when one more comes."""
 
 OnMessage = Callable[[int, Any], None]
 """Called with the number of a worker and its message."""
@@ -23,17 +22,32 @@ OnMessage = Callable[[int, Any], None]
 class Service:
     """The server of the driver. Local; everything happens in the thread of the driver, which waits on the selector."""
 
-    def __init__(self, selector: selectors.BaseSelector, secret: str, everywhere: bool, on_message: OnMessage) -> None:
-        """`everywhere`: listen on all interfaces, as workers may be on other hosts."""
+    def __init__(self, selector: selectors.BaseSelector, secret: str, num_workers: int, on_message: OnMessage) -> None:
+        """`num_workers` is how many may connect at once."""
         self._selector = selector
         self._secret = secret
+        self._num_workers = num_workers
         self._on_message = on_message
-        self._listener = _listener(everywhere)
-        self._listener.setblocking(False)
-        self.port: int = self._listener.getsockname()[1]
-        self._unauthenticated: list[_WorkerConnection] = []
+        self._guests: dict[int, Guests[_WorkerConnection]] = {}
+        """By port."""
+        self._ports: dict[bool, int] = {}
+        """Of loopback (False) and of all interfaces (True), each opened at first use."""
         self._workers: dict[int, _WorkerConnection] = {}
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def port(self, everywhere: bool) -> int:
+        """Returns the port for workers of this machine or, with `everywhere`, of other hosts; listens there from now on. Local."""
+        if everywhere not in self._ports:
+            listener = _listener(everywhere)
+            port = self._ports[everywhere] = listener.getsockname()[1]
+            self._guests[port] = Guests(
+                listener, self._selector, partial(self._accept, port), self._num_workers, _WorkerConnection.close
+            )
+        return self._ports[everywhere]
+
+    def check(self) -> None:
+        """Drops connections that have not authenticated in time. Called at intervals. Local."""
+        for guests in self._guests.values():
+            guests.check()
 
     def send(self, worker: int, *message: Any) -> None:
         """Sends a message to a worker; it is lost where the worker is not connected. Local, not blocking."""
@@ -49,38 +63,38 @@ class Service:
 
     def close(self) -> None:
         """Closes all connections. Local."""
-        for connection in (*self._unauthenticated, *self._workers.values()):
+        for guests in self._guests.values():
+            guests.close()
+        for connection in self._workers.values():
             connection.close()
-        self._selector.unregister(self._listener)
-        self._listener.close()
 
-    def _accept(self) -> None:
-        """Accepts a connection, which must authenticate; closes the oldest of the unauthenticated ones if there are too many."""
-        try:
-            sock, _ = self._listener.accept()
-            set_tcp_options(sock)
-        except OSError:  # the visitor went away again
-            return
-        if len(self._unauthenticated) >= MOST_UNAUTHENTICATED:
-            self._unauthenticated.pop(0).close()
-        self._unauthenticated.append(_WorkerConnection(sock, Challenge(self._secret, self.port), self._selector, self))
+    def _accept(self, port: int) -> None:
+        """Accepts a connection, which must authenticate."""
+        visit = self._guests[port].accept()
+        if visit is not None:
+            challenge = Challenge(Pass(self._secret), port)
+            self._guests[port].add(_WorkerConnection(visit.sock, challenge, self._selector, self))
 
     def admit(self, connection: _WorkerConnection, worker: int) -> None:
         """Registers an authenticated connection as that of a worker. Raises `HandshakeFailed` if the worker is connected already:
         another program has its variables. Local."""
         if worker in self._workers:
             raise HandshakeFailed(f"worker {worker} is already connected")
-        self._unauthenticated.remove(connection)
+        self._remove_guest(connection)
         self._workers[worker] = connection
         connection.send(encode(("welcome",)))
 
     def drop(self, connection: _WorkerConnection) -> None:
         """Removes a connection that has ended. Whether the worker has ended too is for its process to tell. Local."""
         connection.close()
-        if connection in self._unauthenticated:
-            self._unauthenticated.remove(connection)
+        self._remove_guest(connection)
         if connection.worker is not None and self._workers.get(connection.worker) is connection:
             del self._workers[connection.worker]
+
+    def _remove_guest(self, connection: _WorkerConnection) -> None:
+        """Removes a connection from those that have not authenticated."""
+        for guests in self._guests.values():
+            guests.remove(connection)
 
     def on_message(self, worker: int, message: Any) -> None:
         """Passes on the message of a worker. Local."""

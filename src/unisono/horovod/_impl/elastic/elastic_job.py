@@ -59,8 +59,7 @@ class ElasticJob(World):
         self._plan = plan
         self._hosts = hosts
         self._secret = secret
-        everywhere = plan.discovery_script is not None or not all(is_here(host) for host, _ in plan.hosts)
-        self._service = Service(selector, secret, everywhere, self._on_worker_message)
+        self._service = Service(selector, secret, plan.num_proc, self._on_worker_message)
         self._blacklist = Blacklist(plan.cooldown_range, random.random)
         self._available: dict[str, int] = {} if plan.discovery_script else dict(plan.hosts)
         self._was_told_hosts = False
@@ -260,7 +259,7 @@ class ElasticJob(World):
     def _start(self, host: str, slot: int) -> bool:
         """Starts a worker and returns whether that was possible. After the first generation a failure does not end the others."""
         number, self._num_started = self._num_started, self._num_started + 1
-        driver = DriverAddress(own_name([host], self._plan.env), self._service.port, self._secret, number)
+        driver = DriverAddress(own_name([host], self._plan.env), self._service.port(not is_here(host)), self._secret, number)
         env = worker_environment(
             self._plan.env, driver, host, slot, self._plan.num_proc, used_slots(self._available, self._plan.most)
         )
@@ -432,6 +431,7 @@ class ElasticJob(World):
 
     def _wake_at_intervals(self) -> None:
         """Wakes the job at intervals, for hosts that may be used again and for waits that are too long."""
+        self._service.check()
         self._after(TICK_S, self._wake_at_intervals)
 
     @staticmethod

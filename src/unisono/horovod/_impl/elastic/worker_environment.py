@@ -20,7 +20,19 @@ NOTHING, REMOVED, ADDED = 0, 1, 2
 """What became of the hosts, as the driver tells workers; both may be said at once (3)."""
 MEETING_LIMIT_S = 120.0
 """How long a new generation may take to meet. All of its members have just asked for it, so none is far."""
-PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NUM_NODES", "RENDEZVOUS", "TOKEN", "JOB", "RESTART")
+PLACE = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_SIZE",
+    "NODE_RANK",
+    "NUM_NODES",
+    "RENDEZVOUS",
+    "LAUNCH",
+    "TOKEN",
+    "JOB",
+    "RESTART",
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,7 @@ def topology_of(assignment: RankAssignment) -> Topology:
         address=assignment.address,
         port=derived_port(assignment.token),
         token=assignment.token,
+        secret=assignment.token,
         job=f"generation {assignment.generation}",
         engine=one_of(env, "UNISONO_ENGINE", ENGINES) or "auto",
         allreduce=one_of(env, "UNISONO_ALLREDUCE", ALLREDUCES) or "auto",

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unisono.comm.control_plane.seals import seal, unseal
 from unisono.horovod._impl.engine.operation_entry import Entry
 from unisono.horovod._impl.engine.operation_request import ALLGATHER
 from unisono.horovod._impl.exceptions import HorovodInternalError
@@ -50,7 +51,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 
 def _packed_or_nothing(obj: Any) -> tuple[Tensor, Exception | None]:
-    """The pickled object; no bytes if that failed, which tells the others, so that they do not wait."""
+    """The pickled and sealed object; no bytes if that failed, which tells the others, so that they do not wait."""
     try:
         return _pickled(obj), None
     except Exception as error:  # noqa: BLE001 -- pickling runs the objects' own code; raised once the others know
@@ -58,14 +59,16 @@ def _packed_or_nothing(obj: Any) -> tuple[Tensor, Exception | None]:
 
 
 def _pickled(obj: Any) -> Tensor:
-    """Returns an object pickled, as a tensor of bytes."""
+    """Returns an object pickled and sealed, as a tensor of bytes."""
     import cloudpickle
 
-    return torch.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=torch.uint8)
+    sealed = seal(PROCESS.job.world.control.own_pass, cloudpickle.dumps(obj))
+    return torch.frombuffer(bytearray(sealed), dtype=torch.uint8)
 
 
 def _unpickled(held: Tensor) -> Any:
-    """Returns the object in a tensor of bytes."""
+    """Returns the object in a tensor of bytes; raises `UsageError` unless a process of this job has sealed it, as a pickle can run
+    code."""
     import cloudpickle
 
-    return cloudpickle.loads(held.numpy().tobytes())
+    return cloudpickle.loads(unseal(PROCESS.job.world.control.own_pass, held.numpy().tobytes()))
