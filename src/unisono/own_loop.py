@@ -28,6 +28,7 @@ from unisono.data.sources.open_source import as_source
 from unisono.data.tree import map_tree
 from unisono.errors import UsageError
 from unisono.model.torch.parameters import FlatParameters
+from unisono.training.same_data import expect_same_data
 
 
 class DistributedOptimizer:
@@ -142,7 +143,8 @@ class ShardedLoader:
     and so the last batch may be short.
 
     All workers take the same number of steps: one without samples in a short last batch gets an empty one. A `global_batch`
-    smaller than the number of workers is refused. Data in compressed chunks are shuffled by whole chunks. Local.
+    smaller than the number of workers is refused, and so are data that are not the same on all workers, in the same order.
+    Data in compressed chunks are shuffled by whole chunks. Collective, blocking; all workers make it with all of the data.
 
     Example:
         import unisono as un
@@ -173,6 +175,7 @@ class ShardedLoader:
         source = as_source(data)
         if global_batch < comm.size:
             raise UsageError(f"global_batch {global_batch} is too small for {comm.size} workers; use at least {comm.size}")
+        expect_same_data(comm, {"data": source})
         windows = None if source.chunk_samples is None else Windows(source.chunk_samples)
         self.plan = Plan(len(source), global_batch, seed, shuffle, windows if shuffle else None)
         self._loader = Loader(source, self.plan, comm.rank, comm.size)

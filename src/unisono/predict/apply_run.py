@@ -30,6 +30,7 @@ from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebui
 from unisono.predict.work_pieces import Pieces, make_pieces, num_samples_of
 from unisono.task.overrides import ResolvedTask
 from unisono.training.frontends.factories import make_splits
+from unisono.training.same_data import expect_same_data
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def apply_runs(
     Finished pieces are kept beside it: after a stop the same command resumes, on any number of workers."""
     began = perf_counter()
     job = on_all_ranks(comm, lambda: _prepare(config, comm))
+    expect_same_data(comm, {job.inputs.what: job.inputs.source})
     told = on_all_ranks(comm, lambda: job.pieces.open() if comm.rank == 0 else None)
     todo, num_removed = comm.broadcast_object(told)
     if say is not None:

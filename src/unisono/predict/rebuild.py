@@ -139,9 +139,10 @@ def _recorded_changes(task: Task, config: Mapping[str, Any]) -> Iterator[tuple[s
         for name, value in settings[field].items():
             if name not in there or as_plain(there[name]) != value:
                 yield f"{head}.{name}", _restore_tuples(value, there.get(name))
+    recorded = {"data_seed": None, **settings}  # as older versions did not seed the generators for `data`
     for name in PLAIN:
-        if name in settings and as_plain(getattr(task, name)) != settings[name]:
-            yield name, _restore_tuples(settings[name], getattr(task, name))
+        if name in recorded and as_plain(getattr(task, name)) != recorded[name]:
+            yield name, _restore_tuples(recorded[name], getattr(task, name))
 
 
 def _restore_tuples(value: Any, like: Any) -> Any:

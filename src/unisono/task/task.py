@@ -203,6 +203,11 @@ class Task:
     target: float | None = setting(None, "stop when the metric that decides reaches T; the summary has the time it took", "T")
     patience: int | None = setting(None, "stop when the metric that decides has not improved for P epochs", "P", least=1)
     seed: int = setting(0, "random seed of the weights, the order of the samples and every other random draw", "S")
+    data_seed: int | None = setting(
+        0,
+        "seed of the random numbers that `data` draws from Python's, NumPy's and torch's generators; it stays the same when `seed` "
+        "changes, so that runs with other seeds are compared on the same samples; None leaves the generators as they are",
+    )
     name: str = setting("", "name of the task in messages and in the run directory (default: the name of its file)")
     space: Mapping[str, Range | Choice] = field(
         default_factory=dict,

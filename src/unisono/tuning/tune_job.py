@@ -141,6 +141,7 @@ class _CoordinatorProcess:
             config.attempts,
             config.trial_limit_s,
             config.options,
+            about["samples"],
         )
         if config.prune in ("asha", "median") and objectives[0].metric.startswith("best_"):
             raise UsageError(

@@ -6,7 +6,6 @@ rows of each batch by their position; that all of them read the same is checked 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,13 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from unisono.comm.base import MAX, Communicator
+from unisono.comm.base import Communicator
+from unisono.data.fingerprint import fingerprint
 from unisono.data.loader import Portion
 from unisono.data.sharding_plan import Plan, cut
 from unisono.data.source import Source
 from unisono.data.sources.arrays import Arrays
-from unisono.data.tree import leaves, map_tree, num_rows
+from unisono.data.tree import map_tree, num_rows
 from unisono.errors import UsageError
+from unisono.training.same_data import expect_same_fingerprints
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,10 @@ def rows(where: slice, leaf: Any) -> Any:
     return leaf[where]
 
 
+COMPARED_ROWS = 16
+"""Of each batch, whose labels are compared whole."""
+
+
 @dataclass
 class StreamLoader:
     """Loads a worker's rows of every batch of a stream. Collective with several workers, which compare what they have read."""
@@ -214,7 +219,9 @@ class StreamLoader:
         seen = 0
         for step in range(first_step, steps):
             batch = as_training_batch(_arrays(self._next_batch(batches, step)), self.class_weight)
-            self._expect_same_batch(batch, epoch, step)
+            if self.comm.size > 1:
+                where = f"the {self.stream.kind} in x (epoch {epoch + 1}, step {step + 1})"
+                expect_same_fingerprints(self.comm, {where: fingerprint(Arrays(*batch), COMPARED_ROWS)})
             own = cut(num_rows(batch), self.num_shards, self.shard)
             indices = np.arange(seen + own.start, seen + own.stop)
             seen += num_rows(batch)
@@ -242,19 +249,3 @@ class StreamLoader:
             )
         self._num_read += 1
         return found
-
-    def _expect_same_batch(self, batch: Any, epoch: int, step: int) -> None:
-        """Refuses streams that give the workers different batches, by their checksums. Collective, blocking."""
-        if self.comm.size == 1:
-            return
-        number = 0
-        for _, leaf in leaves(batch):
-            number = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"", number)
-        both = torch.tensor([number, -number], dtype=torch.int64, device=self.comm.device)
-        self.comm.allreduce(both, MAX)
-        if int(both[0]) != -int(both[1]):
-            raise UsageError(
-                f"the workers read different batches from the {self.stream.kind} (epoch {epoch + 1}, step {step + 1}), but each "
-                "worker takes its rows of one common batch; shuffle with a seed that is the same everywhere, and use no other "
-                "randomness"
-            )

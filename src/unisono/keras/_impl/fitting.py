@@ -34,6 +34,7 @@ from unisono.task.train_config import TrainConfig
 from unisono.training.frontends.assemble import assemble
 from unisono.training.progress import INTERRUPTED, NOT_FINITE, Progress
 from unisono.training.run_hooks import RunHooks
+from unisono.training.same_data import expect_same_data
 from unisono.training.training_parts import TrainingParts
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Fit:
         comm, strategy = self.comm, self.strategy
         resolved = replace(change(self._as_task, {}), algorithm=strategy.options)
         parts = on_all_ranks(comm, lambda: assemble(resolved, strategy.algorithm, comm))
+        expect_same_data(comm, parts.splits.parts())
         loader = self._make_loader(parts)
         backup = self._find_backup(callbacks)
         keras_callbacks = self._make_callbacks(parts, callbacks, loader.plan.steps_per_epoch)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from unisono.cluster.resolve import launch_id
+from unisono.data.fingerprint import Fingerprint
 from unisono.files.step_folders import StepFolders
 from unisono.task.train_config import TrainConfig
 from unisono.training import determinism
@@ -35,6 +36,8 @@ class RunOutput:
     store: CheckpointStore
     finished: Mapping[str, Any] | None
     """The summary of a run that is over."""
+    samples: Mapping[str, Fingerprint]
+    """The fingerprint of each part of the data."""
     notes: Sequence[str]
 
     def about(self, mixed: Sequence[str]) -> dict[str, Any]:
@@ -55,7 +58,22 @@ def has_checkpoint(config: TrainConfig) -> bool:
     return bool(StepFolders(Path(config.out) / CHECKPOINTS).list_steps())
 
 
-def open_run_output(config: TrainConfig, parts: TrainingParts, record: Mapping[str, Any], engine: str) -> RunOutput:
+def was_unseeded(config: TrainConfig) -> bool:
+    """Local, on rank 0: whether the run to be resumed or repeated is of a version that did not seed the generators for `data`, so
+    that only without a seed the data are the same."""
+    runs = [config.replay, None if config.fresh else config.out]
+    for file in (Path(run) / "config.json" for run in runs if run is not None):
+        if file.is_file():
+            try:
+                return "data_seed" not in json.loads(file.read_text()).get("settings", {"data_seed": None})
+            except ValueError:
+                return False  # reported where the run is opened
+    return False
+
+
+def open_run_output(
+    config: TrainConfig, parts: TrainingParts, record: Mapping[str, Any], fingerprints: Mapping[str, Fingerprint], engine: str
+) -> RunOutput:
     """Local, blocking, on rank 0: opens or makes the run directory, and reads what is there. The caller closes `directory`."""
     made = made_by(config, parts.task)
     split = parts.splits.record()
@@ -94,7 +112,7 @@ def open_run_output(config: TrainConfig, parts: TrainingParts, record: Mapping[s
     except BaseException:
         directory.close()
         raise
-    return RunOutput(directory, record, made, CheckpointStore(checkpoints, about, loaded), finished, notes)
+    return RunOutput(directory, record, made, CheckpointStore(checkpoints, about, loaded), finished, fingerprints, notes)
 
 
 def _changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Sequence[str]:

@@ -179,6 +179,7 @@ def description_of(
         "folds": config.folds,
         "fold_by": about["fold_by"],
         "num_samples": about["num_samples"],
+        "samples": about["samples"],
         "repeats": config.repeats,
         "search": config.search,
         "prune": config.prune,
