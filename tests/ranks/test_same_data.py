@@ -8,12 +8,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.system.fork_server import ForkServer
 from unisono.comm.single_process import single_process_communicator
 from unisono.data.fingerprint import fingerprints
 from unisono.errors import UsageError
+from unisono.predict.finished_run import open_run
+from unisono.predict.rebuild import rebuild_splits, rebuild_task
 from unisono.run import execute
 from unisono.task.overrides import change
 from unisono.task.task_file import load_task
@@ -117,3 +120,34 @@ def test_a_worker_with_other_data_than_the_server_cannot_join(task: str, tmp_pat
     write_join_info(tmp_path / "run", replace(config, changes={"global_batch": 100}), samples)
     with pytest.raises(UsageError, match=r"holds other data than the server: the training data \(order of the samples, labels"):
         join(tmp_path / "run", say=print, threads=1)
+
+
+def test_inputs_that_changed_in_place_are_noticed_by_resume_and_evaluate(task: str) -> None:
+    inputs = np.random.default_rng(0).normal(size=(300, 64)).astype(np.float32)
+    np.save("x.npy", inputs)
+    np.save("y.npy", np.arange(300) % 10)
+    given = 'un.split(Npy("x.npy", "y.npy").map_inputs(lambda x: x / 2), test=30)'
+    file = Path(task)
+    file.write_text(
+        TASK.replace("import unisono as un", "import unisono as un\nfrom unisono.data.sources.numpy_files import Npy", 1).replace(
+            "    whole = un.as_source(un.digits())", f"    return {given}"
+        )
+    )
+    comm = single_process_communicator()
+    execute(TrainConfig(task, out="run", quiet=True), comm)
+
+    def rebuilt(accept_changes: bool = False) -> None:
+        run = open_run("run")
+        rebuild_splits(run, rebuild_task(run), accept_changes)
+
+    rebuilt()
+    with Path("x.npy").open("r+b") as opened:  # in place, and of the same size
+        opened.seek(128)
+        opened.write((1.01 * inputs).tobytes())
+    with pytest.raises(UsageError, match=r"the values of the inputs of the training data and .* are not those of the training"):
+        rebuilt()
+    rebuilt(accept_changes=True)
+    more = TrainConfig(task, {"epochs": 2}, out="run", quiet=True)
+    with pytest.raises(UsageError, match="the values of the inputs of the training data have changed"):
+        execute(more, comm)
+    assert execute(replace(more, accept_changes=True), comm).summary["epochs"] == 2

@@ -193,11 +193,14 @@ def _compare_results(run: TrainedRun, folder: Path, num_workers: int, engine: st
 
 def _report_changes(run: TrainedRun, again: Path) -> None:
     """Prints what has changed since the run was trained, which may explain a difference."""
+    from unisono.data.fingerprint import describe_changed_values
     from unisono.training.determinism import describe_changes
     from unisono.training.run_folder.run_directory import differences
 
     now = json.loads((again / "summary.json").read_text())
-    changed = differences(run.summary["config"]["samples"], now["config"]["samples"], "samples")
+    there, here = ({**one["config"]["samples"]} for one in (run.summary, now))
+    values = describe_changed_values(there.pop("values", {}), here.pop("values"))
+    changed = [*differences(there, here, "samples"), *(f"the values of {one} have changed" for one in values)]
     for text in (*describe_changes(run.summary["promise"], now["promise"]), *changed):
         print(f"warning: {text}; different bits are to be expected")
 

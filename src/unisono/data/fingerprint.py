@@ -80,6 +80,22 @@ def describe_differences(there: Fingerprint, here: Fingerprint) -> list[str]:
     return found + [f"values of {words}" for words in differing_values(there["values"], here["values"])]
 
 
+def values_of(parts: Mapping[str, Fingerprint]) -> dict[str, Any]:
+    """Pure: the sums of the values of each part, for the record of a run: its order may change, and its hash is recorded beside."""
+    return {name: one["values"] for name, one in parts.items()}
+
+
+def describe_changed_values(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Pure: names the arrays whose values are no longer those of a record, e.g. ["the inputs of the test data"]. Parts that only
+    one of them has are not compared."""
+    return [
+        f"{words} of the {PART_NAMES[name]} data"
+        for name, values in recorded.items()
+        if name in now
+        for words in differing_values(values, now[name])
+    ]
+
+
 def differing_values(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Pure: names the arrays of a batch whose sums differ by more than rounding, e.g. ["the inputs"]."""
     found = []

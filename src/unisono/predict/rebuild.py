@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from unisono.data.fingerprint import describe_changed_values, fingerprints, values_of
 from unisono.data.source import Source
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
@@ -53,6 +54,12 @@ def rebuild_splits(run: FinishedRun, changed: ResolvedTask, accept_changes: bool
         raise UsageError(
             f"the data of {run.path} are not those of its training, or are divided differently{counts}; restore them, "
             "or use them as they are now with --accept-changes"
+        )
+    then = run.config.get("samples", {}).get("values")  # older versions recorded none
+    if then and not accept_changes and (found := describe_changed_values(then, values_of(fingerprints(splits.parts())))):
+        raise UsageError(
+            f"the values of {' and '.join(found)} are not those of the training of {run.path}; restore them, or use them as they "
+            "are now with --accept-changes"
         )
     held_out = make_splits(replace(changed, division=None)).test if splits.test is None and changed.division is not None else None
     return splits if held_out is None else _with_test(splits, held_out)

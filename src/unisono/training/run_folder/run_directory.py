@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from unisono.data.fingerprint import describe_changed_values
 from unisono.errors import AnotherRun, InUse, UsageError
 from unisono.files.atomic import atomic_replacement, explain_os_errors
 
@@ -25,6 +26,8 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 IGNORED_IN_COMPARISON = ("task_file", "num_workers")
 """Parts of the configuration that may change from attempt to attempt: the place of the task file (its contents count) and the
 number of workers."""
+SAMPLES, VALUES = "samples", "values"
+"""Where the configuration records the data, and in it sums of their values."""
 RUN_FILES = (
     "config.json",
     CHECKPOINTS,
@@ -195,7 +198,9 @@ class RunDirectory:
             there = json.loads(self.config.read_text())
         except ValueError as error:
             raise AnotherRun(f"{self.config} is not valid JSON ({error}); give another --out, or --fresh to start over") from error
-        found = list(differences(_comparable_part(there), _comparable_part(as_json(config))))
+        here = as_json(config)
+        found = list(differences(_comparable_part(there), _comparable_part(here)))
+        found += [f"the values of {one} have changed" for one in describe_changed_values(_values(there), _values(here))]
         if _num_epochs(there) < _num_epochs(config):  # more of the same
             found = [one for one in found if not one.startswith("settings.epochs ")]
         if found and not accept_changes:
@@ -230,8 +235,16 @@ class RunDirectory:
 
 
 def _comparable_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: the configuration without what may differ between attempts of a run: the task file's place, the number of workers."""
-    return {name: value for name, value in config.items() if name not in IGNORED_IN_COMPARISON}
+    """Pure: the configuration without what may differ between attempts of a run: the task file's place, the number of workers, and
+    values of the data, which may be rounded."""
+    found = {name: value for name, value in config.items() if name not in IGNORED_IN_COMPARISON}
+    return found | {name: {**found[name], VALUES: None} for name in (SAMPLES,) if isinstance(found.get(name), Mapping)}
+
+
+def _values(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the sums of the values of the data in a record of a run; none in those of older versions."""
+    found: Mapping[str, Any] = (config.get(SAMPLES) or {}).get(VALUES) or {}
+    return found
 
 
 def _num_epochs(config: Mapping[str, Any]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unisono.cluster.resolve import launch_id
-from unisono.data.fingerprint import Fingerprint
+from unisono.data.fingerprint import Fingerprint, values_of
 from unisono.files.step_folders import StepFolders
 from unisono.task.train_config import TrainConfig
 from unisono.training import determinism
@@ -77,7 +77,7 @@ def open_run_output(
     """Local, blocking, on rank 0: opens or makes the run directory, and reads what is there. The caller closes `directory`."""
     made = made_by(config, parts.task)
     split = parts.splits.record()
-    samples = {name: split[name] for name in ("num_samples", "sha256")}
+    samples = {**{name: split[name] for name in ("num_samples", "sha256")}, "values": values_of(fingerprints)}
     record = {**record, "samples": samples, "sources": sources_of(made["provenance"]["task"])}
     about = {
         "config": record,
