@@ -25,6 +25,7 @@ from unisono.comm.replicate import replicate
 from unisono.data.loader import Loader
 from unisono.data.sharding_plan import Plan, Windows
 from unisono.data.sources.open_source import as_source
+from unisono.data.streamed_reads import with_streams
 from unisono.data.tree import map_tree
 from unisono.errors import UsageError
 from unisono.model.torch.parameters import FlatParameters
@@ -172,7 +173,7 @@ class ShardedLoader:
         shuffle: bool = True,
         device: torch.device | None = None,
     ) -> None:
-        source = as_source(data)
+        source = with_streams(as_source(data))
         if global_batch < comm.size:
             raise UsageError(f"global_batch {global_batch} is too small for {comm.size} workers; use at least {comm.size}")
         expect_same_data(comm, {"data": source})

@@ -15,6 +15,7 @@ import torch
 
 from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
+from unisono.data.data_differences import describe_unrepeatable
 from unisono.errors import CannotWrite, ReportedElsewhere, TrainingFailed
 from unisono.events import Observer, RunEnded, RunStarted, Spans
 from unisono.model.flat import hash_of
@@ -44,6 +45,7 @@ from unisono.training.run_folder.run_status import Status
 from unisono.training.run_folder.weights import save_weights, weights_of
 from unisono.training.run_hooks import RunHooks
 from unisono.training.same_data import expect_same_data
+from unisono.training.shard_rules import refuse_unrepeatable
 from unisono.training.trainer import Trainer
 from unisono.training.trainer_base import TrainerBase
 from unisono.training.training_parts import TrainingParts
@@ -179,7 +181,9 @@ def execute(
         job = on_all_ranks(comm, lambda: prepare(config, comm, spans, task, resumes))
         parts = job.parts
         samples = expect_same_data(comm, parts.splits.parts())
+        unrepeatable = describe_unrepeatable(samples)
         if parts.task.shards is not None:
+            on_all_ranks(comm, lambda: refuse_unrepeatable(unrepeatable))
             held.enter_context(determinism.enforce(parts.adapter.device))
         output = on_all_ranks(comm, lambda: open_run_output(config, parts, job.record, samples, comm.engine) if is_first else None)
         if output is not None:
@@ -218,7 +222,7 @@ def execute(
                 status=None if output is None else Status(output.directory.status, say),
             )
 
-        return _attempt(on_all_ranks(comm, make_context), job.notes)
+        return _attempt(on_all_ranks(comm, make_context), [*job.notes, *(f"warning: {text}" for text in unrepeatable)])
 
 
 def _attempt(run: RunContext, notes: Sequence[str]) -> RunResult:

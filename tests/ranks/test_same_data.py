@@ -104,10 +104,7 @@ def test_a_run_of_a_version_that_seeded_nothing_keeps_its_data(task: str, fork_s
     old = ["-m", "unisono.cli", "train", task, "--quiet", "--out", "run"]
     ended = fork_server.run([*old, "--set", "data_seed=none"], 1, "single", 30.0)
     assert ended.exit_code == 0, ended
-    for file in (Path("run/config.json"), Path("run/summary.json")):
-        written = json.loads(file.read_text())
-        del (written["config"] if file.name == "summary.json" else written)["settings"]["data_seed"]
-        file.write_text(json.dumps(written))
+    assert "data_seed" not in json.loads(Path("run/config.json").read_text())["settings"], "as older versions wrote it"
     for command in ([*old, "--epochs", "2"], ["-m", "unisono.cli", "evaluate", "run"]):
         ended = fork_server.run(command, 1, "single", 30.0)
         assert ended.exit_code == 0, ended

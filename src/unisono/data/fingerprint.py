@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unisono.data.checks import PART_NAMES, origin
+from unisono.data.checks import origin
+from unisono.data.data_differences import Fingerprint, is_far
 from unisono.data.random_streams import seeded_generators
 from unisono.data.source import Indices, Mapped, Source, Subset
 from unisono.data.tree import leaves
@@ -27,18 +28,9 @@ MOST_BYTES = 1 << 26
 MOST_VALUES = 4096
 """Of one array of one sample."""
 NUM_SUMS = 8
-TOLERANCE = 1e-5
-"""Relative difference of two sums that counts as rounding; one other sample among those of a sum makes a larger one."""
+DATASETS = "unisono.data.sources.sequence"
+"""The module of sources that call a data set of a user."""
 STRIDE = np.uint64(0x9E3779B97F4A7C15)
-REMEDY = (
-    "make them the same everywhere: give every generator a seed (np.random.default_rng(0)), sort what glob, listdir and set "
-    "return, and leave the division among workers to Unisono"
-)
-PARTS_OF_A_BATCH = ("inputs", "targets", "weights")
-
-Fingerprint = Mapping[str, Any]
-"""Plain data: number of samples, hashes of description, order and labels, and sums of the values, None where they change from one
-reading to the next."""
 
 
 def fingerprint(part: Source, most_rows: int | None = None) -> dict[str, Any]:
@@ -59,54 +51,6 @@ def fingerprints(parts: Mapping[str, Source]) -> dict[str, Fingerprint]:
     return {name: fingerprint(part) for name, part in parts.items()}
 
 
-def describe_other_data(there: Mapping[str, Fingerprint], here: Mapping[str, Fingerprint]) -> str:
-    """Pure: says which parts of the data differ, and how, e.g. "the training data (labels)"; empty for the same data."""
-    found = []
-    for name in {**there, **here}:
-        words = f"the {PART_NAMES[name]} data" if name in PART_NAMES else name
-        if name not in there or name not in here:
-            found.append(f"{words} (there are none on one side)")
-        elif differences := describe_differences(there[name], here[name]):
-            found.append(f"{words} ({', '.join(differences)})")
-    return " and ".join(found)
-
-
-def describe_differences(there: Fingerprint, here: Fingerprint) -> list[str]:
-    """Pure: names what differs between the fingerprints of two parts, e.g. ["labels", "inputs"]; empty for the same data."""
-    if there["num_samples"] != here["num_samples"]:
-        return [f"number of samples: {here['num_samples']}, not {there['num_samples']}"]
-    names = {"description": "names, sizes or types", "order": "order of the samples", "labels": "labels"}
-    found = [words for name, words in names.items() if there[name] != here[name]]
-    return found + [f"values of {words}" for words in differing_values(there["values"], here["values"])]
-
-
-def values_of(parts: Mapping[str, Fingerprint]) -> dict[str, Any]:
-    """Pure: the sums of the values of each part, for the record of a run: its order may change, and its hash is recorded beside."""
-    return {name: one["values"] for name, one in parts.items()}
-
-
-def describe_changed_values(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Pure: names the arrays whose values are no longer those of a record, e.g. ["the inputs of the test data"]. Parts that only
-    one of them has are not compared."""
-    return [
-        f"{words} of the {PART_NAMES[name]} data"
-        for name, values in recorded.items()
-        if name in now
-        for words in differing_values(values, now[name])
-    ]
-
-
-def differing_values(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Pure: names the arrays of a batch whose sums differ by more than rounding, e.g. ["the inputs"]."""
-    found = []
-    for place in {**there, **here}:
-        one, other = there.get(place), here.get(place)
-        is_missing = place not in there or place not in here
-        if is_missing or (one is not None and other is not None and _far(one, other)):  # None cannot be compared
-            found.append(_name(place))
-    return list(dict.fromkeys(found))
-
-
 def without_folders(value: Any) -> Any:
     """Returns a description without folders: data are the same in whichever folder they are, e.g. after staging to a local disk."""
     if isinstance(value, Mapping):
@@ -123,22 +67,23 @@ def sampled_rows(part: Source, most_rows: int | None = None) -> Indices:
     whole, indices = origin(part)
     numbers = np.arange(len(part), dtype=np.int64) if indices is None else indices
     if most_rows is None:
-        most_rows = MOST_ROWS if runs_user_code(part) else MOST_ROWS_IN_MEMORY
+        most_rows = MOST_ROWS_IN_MEMORY if part.in_memory and not runs_user_code(part) else MOST_ROWS
     with np.errstate(over="ignore"):
         keys = numbers.view(np.uint64) * STRIDE
-    num = min(most_rows, len(keys))
-    chosen = np.argpartition(keys, num - 1)[:num] if num < len(keys) else np.arange(len(keys))
-    chosen = chosen[np.argsort(keys[chosen], kind="stable")]
+    near = np.flatnonzero(keys < np.uint64(min(0.99, 8 * most_rows / len(keys)) * 2**64))  # a sort of all would take seconds
+    chosen = near if len(near) >= most_rows else np.arange(len(keys))
+    chosen = chosen[np.argsort(keys[chosen], kind="stable")][:most_rows]
     with seeded_generators(0):
         num_bytes = sum(getattr(leaf, "nbytes", 0) for _, leaf in leaves(part.read(chosen[:1])))
     return chosen[: max(2, MOST_BYTES // max(1, num_bytes * (whole.chunk_samples or 1)))]
 
 
 def runs_user_code(part: Source) -> bool:
-    """Pure: whether reading may do more than copy from memory."""
+    """Pure: whether reading may do more than give what is stored: it goes through a function, a data set or a source of a user."""
     while isinstance(part, Subset):
         part = part.source
-    return isinstance(part, Mapped) or not part.in_memory
+    module = type(part).__module__
+    return isinstance(part, Mapped) or not module.startswith("unisono.") or module == DATASETS
 
 
 def _values(part: Source, most_rows: int | None) -> dict[str, Any]:
@@ -151,7 +96,7 @@ def _values(part: Source, most_rows: int | None) -> dict[str, Any]:
         return found
     with seeded_generators(0):
         again = dict(_sums(part.read(rows)))
-    return {place: sums if not _far(sums, again.get(place)) else None for place, sums in found.items()}
+    return {place: sums if not is_far(sums, again.get(place)) else None for place, sums in found.items()}
 
 
 def _sums(batch: Any) -> Iterator[tuple[str, list[float]]]:
@@ -179,17 +124,6 @@ def _numbers(leaf: Any) -> npt.NDArray[np.float64] | None:
     if rows.dtype.kind == "c":
         rows = np.concatenate([rows.real, rows.imag], axis=1)
     return np.nan_to_num(rows.astype(np.float64), posinf=np.finfo(np.float64).max, neginf=np.finfo(np.float64).min)
-
-
-def _far(one: list[float], other: list[float] | None) -> bool:
-    """Whether two lists of sums differ by more than rounding."""
-    return other is None or bool(np.abs(np.subtract(one, other)).max() > TOLERANCE * max(one[0], other[0]))
-
-
-def _name(place: str) -> str:
-    """Returns the place of an array in a batch in words: "[0].image" is "the inputs (image)"."""
-    position, rest = int(place[1]), place[3:].lstrip(".")
-    return f"the {PARTS_OF_A_BATCH[min(position, 2)]}" + (f" ({rest})" if rest else "")
 
 
 def _sha256(data: Any) -> str:

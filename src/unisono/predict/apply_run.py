@@ -17,6 +17,7 @@ from unisono.comm.on_all_ranks import on_all_ranks
 from unisono.data.loader import batches_in_order
 from unisono.data.sharding_plan import cut
 from unisono.data.splits import Splits
+from unisono.data.streamed_reads import with_streams
 from unisono.errors import UsageError
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.body import call
@@ -111,6 +112,7 @@ def _prepare(config: ApplyConfig, comm: Communicator) -> _Job:
     else:
         assert splits is not None
         inputs = split_inputs(splits, config.split)
+    inputs = replace(inputs, source=with_streams(inputs.source))
     refuse_idle_workers(comm.size, len(inputs.source))
     weights = config.weights or ("best" if all(run.has_best for run in runs) else "final")
     members, first, hashes = [], [], []

@@ -11,7 +11,8 @@ import torch
 
 from unisono.comm.base import MAX, Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
-from unisono.data.fingerprint import REMEDY, Fingerprint, describe_other_data, fingerprints
+from unisono.data.data_differences import REMEDY, Fingerprint, describe_other_data
+from unisono.data.fingerprint import fingerprints
 from unisono.data.source import Source
 from unisono.errors import UsageError
 

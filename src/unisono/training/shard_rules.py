@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -69,3 +69,9 @@ def refuse_synchronised(model: nn.Module) -> None:
                 f"{what} is a SyncBatchNorm, which mixes the samples of the shards (--shards) in the order of the workers; use "
                 "plain batch-norm, which here has the statistics of each shard, or leave --shards out"
             )
+
+
+def refuse_unrepeatable(found: Sequence[str]) -> None:
+    """Pure: refuses data of which two readings differ, as `describe_unrepeatable` describes them."""
+    if found:
+        raise UsageError(f"--shards promises the same bits with any number of workers, but {found[0]}")

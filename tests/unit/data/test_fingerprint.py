@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unisono.data.fingerprint import describe_differences, differing_values, fingerprint
+from unisono.data.data_differences import describe_differences, differing_values
+from unisono.data.fingerprint import fingerprint
 from unisono.data.source import Indices, Source
 from unisono.data.sources.arrays import Arrays
 from unisono.data.sources.sequence import Items

@@ -21,7 +21,7 @@ from unisono.data.loader import Portion
 from unisono.data.sharding_plan import Plan, cut
 from unisono.data.source import Source
 from unisono.data.sources.arrays import Arrays
-from unisono.data.tree import map_tree, num_rows
+from unisono.data.tree import concatenate, map_tree, num_rows
 from unisono.errors import UsageError
 from unisono.training.same_data import expect_same_fingerprints
 
@@ -150,18 +150,8 @@ def read_all(x: Any, num_steps: int | None, what: str) -> Source:
     batches = [_arrays(batch) for _, batch in zip(range(stream.num_steps), stream.epoch(0), strict=False)]
     if not batches:
         raise UsageError(f"the {stream.kind} of {what} is empty; give at least one batch")
-    parts = [_concatenate([batch[place] for batch in batches]) for place in range(len(batches[0]))]
+    parts = [concatenate([batch[place] for batch in batches]) for place in range(len(batches[0]))]
     return Arrays(*parts)
-
-
-def _concatenate(trees: list[Any]) -> Any:
-    """Returns the trees of arrays as one, each leaf joined along its first axis."""
-    first = trees[0]
-    if isinstance(first, dict):
-        return {name: _concatenate([tree[name] for tree in trees]) for name in first}
-    if isinstance(first, tuple):
-        return tuple(_concatenate([tree[place] for tree in trees]) for place in range(len(first)))
-    return np.concatenate(trees)
 
 
 def first_batch(stream: Stream, class_weight: Mapping[int, float] | None) -> tuple[tuple[Any, ...], Stream]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from unisono.data.fingerprint import describe_changed_values
+from unisono.data.data_differences import describe_changed_values
 from unisono.errors import AnotherRun, InUse, UsageError
 from unisono.files.atomic import atomic_replacement, explain_os_errors
 
@@ -86,7 +86,7 @@ class RunDirectory:
                 directory._start_fresh(launch)
             directory._refuse_another(config, accept_changes)
             if not directory.changes:
-                directory.write_json("config.json", config)
+                directory.write_json("config.json", directory._as_recorded(config))
         except BaseException:
             directory.close()
             raise
@@ -211,6 +211,12 @@ class RunDirectory:
             )
         self.changes = tuple(found)
 
+    def _as_recorded(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the configuration, without values of the data where the run that is here was recorded without them."""
+        if self.config.exists() and not _values(json.loads(self.config.read_text())):
+            return {**config, **{name: _without_values(config[name]) for name in (SAMPLES,) if name in config}}
+        return config
+
     def _start_fresh(self, launch: str | None) -> None:
         """Puts the run in the folder aside; for one `launch` only once, as its attempts resume each other."""
         mark = self.path / ".fresh"
@@ -238,7 +244,12 @@ def _comparable_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """Pure: the configuration without what may differ between attempts of a run: the task file's place, the number of workers, and
     values of the data, which may be rounded."""
     found = {name: value for name, value in config.items() if name not in IGNORED_IN_COMPARISON}
-    return found | {name: {**found[name], VALUES: None} for name in (SAMPLES,) if isinstance(found.get(name), Mapping)}
+    return found | {name: _without_values(found[name]) for name in (SAMPLES,) if name in found}
+
+
+def _without_values(samples: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: the record of the data without the sums of their values."""
+    return {name: value for name, value in samples.items() if name != VALUES}
 
 
 def _values(config: Mapping[str, Any]) -> Mapping[str, Any]:

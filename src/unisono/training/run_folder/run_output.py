@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unisono.cluster.resolve import launch_id
-from unisono.data.fingerprint import Fingerprint, values_of
+from unisono.data.data_differences import Fingerprint, values_of
 from unisono.files.step_folders import StepFolders
 from unisono.task.train_config import TrainConfig
 from unisono.training import determinism
@@ -61,11 +61,15 @@ def has_checkpoint(config: TrainConfig) -> bool:
 def was_unseeded(config: TrainConfig) -> bool:
     """Local, on rank 0: whether the run to be resumed or repeated is of a version that did not seed the generators for `data`, so
     that only without a seed the data are the same."""
-    runs = [config.replay, None if config.fresh else config.out]
-    for file in (Path(run) / "config.json" for run in runs if run is not None):
+    there = None if config.replay is None else Path(config.replay)  # a run, or the record of one
+    runs = [
+        there if there is None or there.is_dir() else there.parent,
+        None if config.fresh or config.out is None else Path(config.out),
+    ]
+    for file in (run / "config.json" for run in runs if run is not None):
         if file.is_file():
             try:
-                return "data_seed" not in json.loads(file.read_text()).get("settings", {"data_seed": None})
+                return json.loads(file.read_text()).get("settings", {"data_seed": 0}).get("data_seed") is None
             except ValueError:
                 return False  # reported where the run is opened
     return False

@@ -35,6 +35,8 @@ def record_of(config: TrainConfig, resolved: ResolvedTask, size: int) -> dict[st
     settings = {
         name: as_plain(getattr(task, name)) for name in Task.__dataclass_fields__ if name not in ("model", "data", "name", "space")
     }
+    if task.data_seed is None:  # as in the records of older versions, which seeded nothing for `data`
+        del settings["data_seed"]
     return {
         "task": task.name,
         "task_file": config.task_file or None,

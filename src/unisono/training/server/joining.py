@@ -14,7 +14,8 @@ from unisono.cluster.machine.worker_threads import set_threads
 from unisono.comm.exchange.base import UnknownWorker
 from unisono.comm.exchange.zmq_caller import ZmqCaller
 from unisono.comm.single_process import single_process_communicator
-from unisono.data.fingerprint import REMEDY, Fingerprint, describe_other_data, fingerprints
+from unisono.data.data_differences import REMEDY, Fingerprint, describe_other_data
+from unisono.data.fingerprint import fingerprints
 from unisono.errors import UsageError
 from unisono.stopping.stop_request import StopRequest
 from unisono.task.train_config import TrainConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from unisono.data.fingerprint import describe_other_data
+from unisono.data.data_differences import describe_other_data
 from unisono.errors import UsageError
 from unisono.files.atomic import atomic_replacement, explain_os_errors, fsync_path
 from unisono.training.run_folder.run_directory import as_json, differences

@@ -19,7 +19,8 @@ from unisono.cluster.topology import Topology
 from unisono.comm.base import Communicator
 from unisono.comm.connect import connect
 from unisono.comm.single_process import single_process_communicator
-from unisono.data.fingerprint import REMEDY, Fingerprint, describe_other_data, fingerprints
+from unisono.data.data_differences import REMEDY, Fingerprint, describe_other_data
+from unisono.data.fingerprint import fingerprints
 from unisono.data.fold_data import Folding, make_folds
 from unisono.data.splits import Splits
 from unisono.errors import AnotherRun, InUse, ReportedElsewhere, UsageError
