@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from unisono.comm.base import ANY, MAX, MIN, SUM, Communicator, Op
     from unisono.comm.connect import connect
     from unisono.data.catalogue import locate
+    from unisono.data.fitted_inputs import map_fitted
     from unisono.data.node_staging import stage
     from unisono.data.sample_random import SampleRandom
     from unisono.data.source import Source
@@ -55,6 +56,7 @@ _HOMES: Mapping[str, str] = {
     **dict.fromkeys(("train", "tune"), "unisono.api"),
     **dict.fromkeys(("DistributedOptimizer", "ShardedLoader"), "unisono.own_loop"),
     **dict.fromkeys(("Splits", "folds", "split"), "unisono.data.splits"),
+    "map_fitted": "unisono.data.fitted_inputs",
     "stage": "unisono.data.node_staging",
     **dict.fromkeys(("Choice", "Range", "Task"), "unisono.task.task"),
     **dict.fromkeys(("ANY", "MAX", "MIN", "SUM", "Communicator", "Op"), "unisono.comm.base"),
@@ -102,6 +104,7 @@ __all__ = [
     "folds",
     "keras",
     "locate",
+    "map_fitted",
     "split",
     "stage",
     "train",

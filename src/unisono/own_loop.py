@@ -27,10 +27,12 @@ from unisono.comm.replicate import replicate
 from unisono.data.loader import Loader
 from unisono.data.sharding_plan import Plan, Windows
 from unisono.data.sources.open_source import as_source
+from unisono.data.streamed_reads import with_streams
 from unisono.data.tree import map_tree
 from unisono.errors import UsageError
 from unisono.model.torch.parameters import FlatParameters
 from unisono.optim.wrapped_optimizer import Wrapped, same_class
+from unisono.training.same_data import expect_same_data
 
 CHANGED = (
     "gradients were changed after the backward pass (by clip_grad_norm_ or a GradScaler, say), when they were those of this worker "
@@ -102,6 +104,7 @@ class DistributedOptimizer(Wrapped):
         replicate(comm, [*self._parameters.values.values(), *rest])
         for one in moved:
             one.register_post_accumulate_grad_hook(partial(_note_backward, ref(self)))  # type: ignore[no-untyped-call]
+        self._is_synchronized: bool
         self._note_gradients()
 
     @property
@@ -252,7 +255,8 @@ class ShardedLoader:
     and so the last batch may be short.
 
     All workers take the same number of steps: one without samples in a short last batch gets an empty one. A `global_batch`
-    smaller than the number of workers is refused. Data in compressed chunks are shuffled by whole chunks. Local.
+    smaller than the number of workers is refused, and so are data that are not the same on all workers, in the same order.
+    Data in compressed chunks are shuffled by whole chunks. Collective, blocking; all workers make it with all of the data.
 
     Example:
         import unisono as un
@@ -280,9 +284,10 @@ class ShardedLoader:
         shuffle: bool = True,
         device: torch.device | None = None,
     ) -> None:
-        source = as_source(data)
+        source = with_streams(as_source(data))
         if global_batch < comm.size:
             raise UsageError(f"global_batch {global_batch} is too small for {comm.size} workers; use at least {comm.size}")
+        expect_same_data(comm, {"data": source})
         windows = None if source.chunk_samples is None else Windows(source.chunk_samples)
         self.plan = Plan(len(source), global_batch, seed, shuffle, windows if shuffle else None)
         self._loader = Loader(source, self.plan, comm.rank, comm.size)

@@ -15,6 +15,7 @@ import torch
 
 from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
+from unisono.data.data_differences import describe_unrepeatable
 from unisono.errors import CannotWrite, ReportedElsewhere, TrainingFailed
 from unisono.events import Observer, RunEnded, RunStarted, Spans
 from unisono.model.flat import hash_of
@@ -38,11 +39,13 @@ from unisono.training.progress import FINISHED, INTERRUPTED, Progress
 from unisono.training.run_folder.attempt_record import record_attempt
 from unisono.training.run_folder.hash_record import open_hash_record, short_hash
 from unisono.training.run_folder.run_directory import as_json
-from unisono.training.run_folder.run_output import RunOutput, averages_there, has_checkpoint, open_run_output
+from unisono.training.run_folder.run_output import RunOutput, averages_there, has_checkpoint, open_run_output, was_unseeded
 from unisono.training.run_folder.run_record import summary_of
 from unisono.training.run_folder.run_status import Status
 from unisono.training.run_folder.weights import save_weights, weights_of
 from unisono.training.run_hooks import RunHooks
+from unisono.training.same_data import expect_same_data
+from unisono.training.shard_rules import refuse_unrepeatable
 from unisono.training.trainer import Trainer
 from unisono.training.trainer_base import TrainerBase
 from unisono.training.training_parts import TrainingParts
@@ -173,13 +176,21 @@ def execute(
     with ExitStack() as held:
         stop = held.enter_context(StopRequest())  # to the end: what was reached is written whatever comes
         held.callback(torch.set_num_threads, torch.get_num_threads())  # which shards may change
-        resumes = comm.broadcast_object(on_all_ranks(comm, lambda: comm.rank == 0 and has_checkpoint(config)))
-        averages = comm.broadcast_object(averages_there(config) if comm.rank == 0 else None)
+        is_first = comm.rank == 0
+        earlier = on_all_ranks(
+            comm, lambda: (has_checkpoint(config), was_unseeded(config), averages_there(config)) if is_first else None
+        )
+        resumes, is_unseeded, averages = comm.broadcast_object(earlier)
+        if is_unseeded:
+            config = replace(config, changes={"data_seed": None, **config.changes})
         job = on_all_ranks(comm, lambda: prepare(config, comm, spans, task, resumes, averages))
         parts = job.parts
+        samples = expect_same_data(comm, parts.splits.parts())
+        unrepeatable = describe_unrepeatable(samples)
         if parts.task.shards is not None:
+            on_all_ranks(comm, lambda: refuse_unrepeatable(unrepeatable))
             held.enter_context(determinism.enforce(parts.adapter.device))
-        output = on_all_ranks(comm, lambda: open_run_output(config, parts, job.record, comm.engine) if comm.rank == 0 else None)
+        output = on_all_ranks(comm, lambda: open_run_output(config, parts, job.record, samples, comm.engine) if is_first else None)
         if output is not None:
             held.callback(output.directory.close)
         out = Path(comm.broadcast_object(None if output is None else str(output.directory.path)))
@@ -216,7 +227,8 @@ def execute(
                 status=None if output is None else Status(output.directory.status, say),
             )
 
-        ended = _attempt(on_all_ranks(comm, make_context), job.notes)
+        notes = [*job.notes, *(f"warning: {text}" for text in unrepeatable)]
+        ended = _attempt(on_all_ranks(comm, make_context), notes)
         return replace(ended, stop_reason=ended.stop_reason or stop.reason())  # one that came while the results were written
 
 
@@ -234,7 +246,7 @@ def _attempt(run: RunContext, notes: Sequence[str]) -> RunResult:
         if run.config.comes_and_goes:
             from unisono.training.server.joining import write_join_info
 
-            write_join_info(output.directory.path, run.config)
+            write_join_info(output.directory.path, run.config, output.samples)
     with record_attempt(run.status, trainer):
         test = _train(run, trainer, notes)
         result = _finish(run, trainer, test, mixed)

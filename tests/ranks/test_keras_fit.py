@@ -119,7 +119,8 @@ def test_a_killed_fit_resumes(tmp_path: Path, backend: str, every: str) -> None:
 
 
 REFUSED = {
-    "random": "the workers read different batches from the generator (epoch 1, step 1)",
+    "random": "the workers hold different data: rank 1 differs from rank 0 in the generator in x (epoch 1, step 1)",
+    "own part": "the workers hold different data: rank 1 differs from rank 0 in the training data",
     "endless": "has no known length; give steps_per_epoch",
     "short": "ended after 1 of 2 steps",
     "few steps": "steps_per_epoch is 2, but an epoch uses all 4 batches",

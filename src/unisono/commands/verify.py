@@ -119,6 +119,8 @@ def read_trained_run(path: Path, task: str | None) -> TrainedRun:
 def _train(run: TrainedRun, out: Path, num_workers: int, engine: str | None, *options: str) -> Path:
     """Local, blocking: repeats the training in a directory of its own."""
     command = [sys.executable, "-m", "unisono.cli", "train", str(run.task), *run.command, *OVERRIDES, "--out", str(out)]
+    if "data_seed" not in run.summary["config"]["settings"]:  # an older version, which seeded nothing for `data`
+        command += ["--set", "data_seed=none"]
     command += ["-n", str(num_workers), "--engine", engine or "auto", *options]
     print(f"unisono verify: {run.task.name} with {_workers(num_workers)}", flush=True)
     done = subprocess.run(command, cwd=run.directory, check=False)
@@ -193,11 +195,14 @@ def _compare_results(run: TrainedRun, folder: Path, num_workers: int, engine: st
 
 def _report_changes(run: TrainedRun, again: Path) -> None:
     """Prints what has changed since the run was trained, which may explain a difference."""
+    from unisono.data.data_differences import describe_changed_values
     from unisono.training.determinism import describe_changes
     from unisono.training.run_folder.run_directory import differences
 
     now = json.loads((again / "summary.json").read_text())
-    changed = differences(run.summary["config"]["samples"], now["config"]["samples"], "samples")
+    there, here = ({**one["config"]["samples"]} for one in (run.summary, now))
+    values = describe_changed_values(there.pop("values", {}), here.pop("values"))
+    changed = [*differences(there, here, "samples"), *(f"the values of {one} have changed" for one in values)]
     for text in (*describe_changes(run.summary["promise"], now["promise"]), *changed):
         print(f"warning: {text}; different bits are to be expected")
 

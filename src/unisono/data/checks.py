@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from unisono.data.data_differences import PART_NAMES
 from unisono.data.source import Indices, Mapped, Source, Subset
 from unisono.data.sources.arrays import Arrays
 from unisono.data.tree import leaves, map_tree
 from unisono.errors import UsageError
 
-PART_NAMES: Mapping[str, str] = {"train": "training", "validation": "validation", "test": "test"}
-"""A part of the data -> its name in messages."""
 CHECKED_BYTES = 1 << 30
 """Bytes of one part that are checked for values that are not finite; that takes about a second."""
 

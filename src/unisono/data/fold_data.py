@@ -3,7 +3,8 @@
 Folds are made of training and validation together where both were taken from one source, else of the training part alone. The test
 part is in no fold. A sample goes through the changes (`map`, `map_inputs`) of the part that it is in for this fold: those of the
 task's training part in training, those of its validation part in validation. As a change treats each sample alone, they can be
-applied to other samples of the same source. Nothing is copied but the numbers of the samples.
+applied to other samples of the same source; one that is fitted to the training part (`un.map_fitted`) is fitted again. Nothing is
+copied but the numbers of the samples.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unisono.data.checks import PART_NAMES, sample_ids
-from unisono.data.source import Indices, Mapped, Source, Subset
+from unisono.data.checks import sample_ids
+from unisono.data.data_differences import PART_NAMES
+from unisono.data.fitted_inputs import as_fitted_to, changes_of, describe_unfitted, fits_of, with_changes
+from unisono.data.source import Indices, Mapped, Source
 from unisono.data.splits import METHODS, Splits, folds
 from unisono.errors import UsageError
 
@@ -45,13 +48,13 @@ class Folding:
             raise UsageError(f"--folds 1 keeps the task's own division, so {given} has no effect; leave it out, or give --folds 3")
 
 
-def make_folds(splits: Splits, folding: Folding) -> list[Splits]:
-    """Local, blocking for one read of the labels: returns the data of each fold. The test part is in none of them, so that nothing
-    of it can steer a search.
+def make_folds(splits: Splits, folding: Folding, only: int | None = None) -> list[Splits]:
+    """Local, blocking for one read of the labels, and for what `un.map_fitted` reads: returns the data of each fold. The test part
+    is in none of them, so that nothing of it can steer a search.
 
     Each sample of training and validation is in the validation part of one fold and in the training part of all others (with
     blocks, less the guard margin). One that the task repeats is repeated in training, and counts once in validation. A validation
-    part from another source is used with one fold only; with several, the warnings say so.
+    part from another source is used with one fold only; with several, the warnings say so. `only`: the one fold to be returned.
     """
     if folding.folds == 1:
         return [_as_divided(splits)]
@@ -73,7 +76,8 @@ def make_folds(splits: Splits, folding: Folding) -> list[Splits]:
     notes = _warnings_that_stay(splits)
     if splits.validation is not None and not joined.with_validation:
         notes.append("the validation data come from another source than the training data, so the folds do not use them")
-    return [_splits_of_fold(one, joined, notes, by, folding.seed) for one in made]
+    notes += describe_unfitted([*joined.train_changes, *joined.validation_changes])
+    return [_splits_of_fold(one, joined, notes, by, folding.seed) for one in (made if only is None else [made[only]])]
 
 
 def merge_train_validation(splits: Splits) -> Splits:
@@ -86,9 +90,10 @@ def merge_train_validation(splits: Splits) -> Splits:
         note = "the validation data come from another source than the training data, so they are not added to the training data"
         notes = (*splits.warnings, *(text for text in [note] if text not in splits.warnings))
         return Splits(splits.train, splits.validation, splits.test, splits.how, splits.seed, splits.num_dropped, notes)
+    train = joined.training(joined.indices)
     return Splits(
-        joined.training(joined.indices),
-        test=splits.test,
+        train,
+        test=as_fitted_to(train, splits.test),
         how=f"{splits.how}, validation joined to training",
         seed=splits.seed,
         num_dropped=splits.num_dropped,
@@ -105,7 +110,8 @@ def apply_division(splits: Splits, how: Mapping[str, Any] | None) -> Splits:
     if how["fold"] is None:
         return merge_train_validation(splits)
     fold: int = how["fold"]
-    return make_folds(splits, Folding(**{name: value for name, value in how.items() if name not in ("fold", "held_out")}))[fold]
+    folding = Folding(**{name: value for name, value in how.items() if name not in ("fold", "held_out")})
+    return make_folds(splits, folding, fold)[0]
 
 
 @dataclass(frozen=True)
@@ -123,11 +129,11 @@ class _Joined:
     def training(self, indices: Indices) -> Source:
         """Returns some of the samples with the changes of the training part."""
         times = self.repeats[np.searchsorted(self.indices, indices)]
-        return _with_changes(self.source.subset(np.repeat(indices, times)), self.train_changes)
+        return with_changes(self.source.subset(np.repeat(indices, times)), self.train_changes)
 
-    def validation(self, indices: Indices) -> Source:
-        """Returns some of the samples with the changes of the validation part."""
-        return _with_changes(self.source.subset(indices), self.validation_changes)
+    def validation(self, indices: Indices, train: Source) -> Source:
+        """Returns some of the samples with the changes of the validation part, as fitted to the training part."""
+        return with_changes(self.source.subset(indices), self.validation_changes, fits_of(train))
 
     def __str__(self) -> str:
         parts = "training and validation samples" if self.with_validation else "training samples"
@@ -137,32 +143,15 @@ class _Joined:
 def _join_parts(splits: Splits) -> _Joined:
     """Returns the training data together with the validation data, if these are of the same source; their common samples once."""
     source, indices = sample_ids(splits.train)
-    changes = other_changes = _changes(splits.train)
+    changes = other_changes = changes_of(splits.train)
     with_validation = False
     if splits.validation is not None:
         other, others = sample_ids(splits.validation)
         with_validation = other is source
         if with_validation:
-            indices, other_changes = np.concatenate([indices, others]), _changes(splits.validation)
+            indices, other_changes = np.concatenate([indices, others]), changes_of(splits.validation)
     each, repeats = np.unique(indices, return_counts=True)
     return _Joined(source, each, repeats, changes, other_changes, with_validation)
-
-
-def _changes(part: Source) -> list[Mapped]:
-    """Returns the changes of a sample between its source and a part, in the order in which they are applied."""
-    found: list[Mapped] = []
-    while isinstance(part, (Subset, Mapped)):
-        if isinstance(part, Mapped):
-            found.insert(0, part)
-        part = part.source
-    return found
-
-
-def _with_changes(part: Source, changes: Sequence[Mapped]) -> Source:
-    """Returns the part with these changes of its batches."""
-    for one in changes:
-        part = Mapped(part, one.change, one.inputs_only)
-    return part
 
 
 def _as_divided(splits: Splits) -> Splits:
@@ -213,10 +202,11 @@ def _splits_of_fold(made: Splits, joined: _Joined, notes: Sequence[str], by: str
     """Returns training and validation data of one fold, with its warnings."""
     assert made.validation is not None
     train, validation = sample_ids(made.train)[1], sample_ids(made.validation)[1]
+    learnt = joined.training(train)
     mixed = [] if by == "group" else _mixed_groups(joined.source, train, validation)
     return Splits(
-        joined.training(train),
-        joined.validation(validation),
+        learnt,
+        joined.validation(validation, learnt),
         how=made.how,
         seed=seed,
         num_dropped=made.num_dropped,

@@ -14,6 +14,7 @@ import numpy as np
 from unisono.data.sample_random import SampleRandom
 from unisono.data.sharding_plan import Plan, cut
 from unisono.data.source import Indices, Source
+from unisono.data.streamed_reads import StreamedReads, read_in
 from unisono.data.tree import num_bytes, num_rows
 from unisono.errors import UsageError
 
@@ -72,7 +73,8 @@ class Loader:
             )
 
         jobs = (job(step) for step in range(first_step, self.plan.steps_per_epoch))
-        return in_bursts(jobs) if self.source.in_memory and not self.prefetches else read_ahead(jobs)
+        stays = self.source.in_memory and (not self.prefetches or isinstance(self.source, StreamedReads))
+        return in_bursts(jobs) if stays else read_ahead(jobs)
 
     def portion(self, epoch: int, step: int) -> Portion:
         """Local, blocking: returns a single portion, for a worker that gets the number of its next step from a server."""
@@ -98,7 +100,7 @@ class Loader:
 
     def _augmented_batch(self, indices: Indices, epoch: int) -> Any:
         """Reads these samples as one batch, and augments it."""
-        batch = self.source.read(indices)
+        batch = read_in(self.source, indices, self.plan.seed, epoch)
         if self.augment is None:
             return batch
         changed = self.augment(batch, SampleRandom(self.plan.seed, epoch, indices))

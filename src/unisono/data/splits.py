@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from unisono.data import spatial_splits, split_rules
 from unisono.data.checks import check_labels, check_parts, origin, sample_ids
+from unisono.data.fingerprint import without_folders
 from unisono.data.source import Source
 from unisono.data.sources.open_source import as_source
 from unisono.data.split_rules import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted
@@ -96,7 +96,7 @@ class Splits:
             indices = np.sort(indices)
             digest.update(
                 json.dumps(
-                    [name, _without_folders(whole.describe()), len(whole), len(indices)], sort_keys=True, default=str
+                    [name, without_folders(whole.describe()), len(whole), len(indices)], sort_keys=True, default=str
                 ).encode()
             )
             digest.update(indices.astype("<i8").tobytes())
@@ -336,14 +336,3 @@ def _covered_pixels(splits: Splits) -> str:
         f"{covered} of {len(indices)} {name} pixels ({covered / len(indices):.1%}) lie inside training patches of "
         f"{patch_size}x{patch_size} pixels, so the {name} result is too optimistic; use how='blocks'"
     )
-
-
-def _without_folders(value: Any) -> Any:
-    """Returns a description without folders: data are the same in whichever folder they are, e.g. after staging to a local disk."""
-    if isinstance(value, Mapping):
-        return {str(key): _without_folders(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_folders(part) for part in value]
-    if isinstance(value, PurePath) or (isinstance(value, str) and "/" in value):
-        return PurePath(value).name
-    return value

@@ -13,6 +13,8 @@ from unisono.errors import UsageError
 NOT_INHERITED = "UNISONO_PRIVATE"
 """Variable with the names, separated by spaces, of variables that are meant for one process alone: ranks that it starts do not
 inherit them."""
+HASH_SEED: Mapping[str, str] = {"PYTHONHASHSEED": "0"}
+"""For every Python that we start, unless the user has chosen another: so that sets of strings have one order on all ranks."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -64,7 +66,7 @@ class Placement:
 
 def rank_environment(base: Mapping[str, str], placement: Placement, local_rank: int) -> dict[str, str]:
     """Returns `base` with this rank's position in the job, its threads and its GPU."""
-    env = inherited(base)
+    env = {**HASH_SEED, **inherited(base)}
     env.pop("UNISONO_TOKEN", None)
     env.update(
         UNISONO_RANK=str(placement.first_rank + local_rank),

@@ -17,6 +17,7 @@ from unisono.comm.on_all_ranks import on_all_ranks
 from unisono.data.loader import batches_in_order
 from unisono.data.sharding_plan import cut
 from unisono.data.splits import Splits
+from unisono.data.streamed_reads import with_streams
 from unisono.errors import UsageError
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.body import call
@@ -31,6 +32,7 @@ from unisono.predict.work_pieces import Pieces, make_pieces, num_samples_of
 from unisono.task.overrides import ResolvedTask
 from unisono.task.task import BEST, FINAL
 from unisono.training.frontends.factories import make_splits
+from unisono.training.same_data import expect_same_data
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def apply_runs(
     Finished pieces are kept beside it: after a stop the same command resumes, on any number of workers."""
     began = perf_counter()
     job = on_all_ranks(comm, lambda: _prepare(config, comm))
+    expect_same_data(comm, {job.inputs.what: job.inputs.source})
     told = on_all_ranks(comm, lambda: job.pieces.open() if comm.rank == 0 else None)
     todo, num_removed = comm.broadcast_object(told)
     if say is not None:
@@ -110,6 +113,7 @@ def _prepare(config: ApplyConfig, comm: Communicator) -> _Job:
     else:
         assert splits is not None
         inputs = split_inputs(splits, config.split)
+    inputs = replace(inputs, source=with_streams(inputs.source))
     refuse_idle_workers(comm.size, len(inputs.source))
     earlier = BEST if all(run.has_best for run in runs) else FINAL  # the rule of versions whose summaries do not say
     chosen = [config.weights or run.summary.get("weights", earlier) for run in runs]

@@ -29,6 +29,7 @@ from unisono.task.averages import recorded_averages
 from unisono.training.evaluation import EvaluationPlan, evaluate
 from unisono.training.frontends.base import frontend_of
 from unisono.training.run_folder.run_directory import as_json
+from unisono.training.same_data import expect_same_data
 
 Tell = Callable[[int, int], None]
 """(done, total) of this worker's samples."""
@@ -39,6 +40,7 @@ def evaluate_run(config: EvaluateConfig, comm: Communicator, tell: Tell | None =
     the best weights, and returns them on all ranks."""
     began = perf_counter()
     job = on_all_ranks(comm, lambda: _prepare(config, comm))
+    expect_same_data(comm, {config.split: job.source})
     adapter = _RecordingReplica(job.adapter) if config.save_predictions else job.adapter
     values = evaluate(comm, adapter, job.source, EvaluationPlan(job.metrics, batch_of(job.run), tell), PREFIXES[config.split])
     kept = adapter.gather(comm, len(job.source)) if isinstance(adapter, _RecordingReplica) else {}

@@ -11,8 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from unisono.data.data_differences import describe_changed_values, values_of
+from unisono.data.fingerprint import fingerprints
+from unisono.data.fitted_inputs import as_fitted_to
+from unisono.data.fold_data import apply_division
 from unisono.data.source import Source
 from unisono.data.splits import Splits
+from unisono.data.streamed_reads import splits_with_streams, with_streams
 from unisono.errors import UsageError
 from unisono.files.hashes import sha256_of
 from unisono.model.flat import hash_of
@@ -45,7 +50,8 @@ def rebuild_task(run: FinishedRun, task_file: str | None = None, accept_changes:
 
 def rebuild_splits(run: FinishedRun, changed: ResolvedTask, accept_changes: bool = False) -> Splits:
     """Local, blocking for one read of the labels: rebuilds the data of the task; refuses data that are divided differently now."""
-    splits = make_splits(changed)
+    whole = make_splits(replace(changed, division=None))
+    splits = splits_with_streams(apply_division(whole, changed.division))
     recorded = run.summary["split"]
     if not accept_changes and splits.sha256() != recorded["sha256"]:
         now = {name: len(part) for name, part in splits.parts().items()}
@@ -54,8 +60,14 @@ def rebuild_splits(run: FinishedRun, changed: ResolvedTask, accept_changes: bool
             f"the data of {run.path} are not those of its training, or are divided differently{counts}; restore them, "
             "or use them as they are now with --accept-changes"
         )
-    held_out = make_splits(replace(changed, division=None)).test if splits.test is None and changed.division is not None else None
-    return splits if held_out is None else _with_test(splits, held_out)
+    then = run.config.get("samples", {}).get("values")  # older versions recorded none
+    if then and not accept_changes and (found := describe_changed_values(then, values_of(fingerprints(splits.parts())))):
+        raise UsageError(
+            f"the values of {' and '.join(found)} are not those of the training of {run.path}; restore them, or use them as they "
+            "are now with --accept-changes"
+        )
+    held_out = as_fitted_to(splits.train, whole.test) if splits.test is None else None
+    return splits if held_out is None else _with_test(splits, with_streams(held_out))
 
 
 def _with_test(splits: Splits, test: Source) -> Splits:
@@ -139,9 +151,10 @@ def _recorded_changes(task: Task, config: Mapping[str, Any]) -> Iterator[tuple[s
         for name, value in settings[field].items():
             if name not in there or as_plain(there[name]) != value:
                 yield f"{head}.{name}", _restore_tuples(value, there.get(name))
+    recorded = {"data_seed": None, **settings}  # as older versions did not seed the generators for `data`
     for name in PLAIN:
-        if name in settings and as_plain(getattr(task, name)) != settings[name]:
-            yield name, _restore_tuples(settings[name], getattr(task, name))
+        if name in recorded and as_plain(getattr(task, name)) != recorded[name]:
+            yield name, _restore_tuples(recorded[name], getattr(task, name))
 
 
 def _restore_tuples(value: Any, like: Any) -> Any:

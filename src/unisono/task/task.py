@@ -212,6 +212,11 @@ class Task:
         choices=(FINAL, BEST),
     )
     seed: int = setting(0, "random seed of the weights, the order of the samples and every other random draw", "S")
+    data_seed: int | None = setting(
+        0,
+        "seed of the random numbers that `data` draws from Python's, NumPy's and torch's generators; it stays the same when `seed` "
+        "changes, so that runs with other seeds are compared on the same samples; None leaves the generators as they are",
+    )
     name: str = setting("", "name of the task in messages and in the run directory (default: the name of its file)")
     space: Mapping[str, Range | Choice] = field(
         default_factory=dict,

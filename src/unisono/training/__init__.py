@@ -1,5 +1,4 @@
 """GO ROUND: the training loop, evaluation, determinism; frontends/, checkpointing/, run_folder/, server/.
 
-Imported by commands, keras, predict, run, testing and tuning; imports algorithms, cluster, comm, data, files, launch, metrics,
-model, optim, stopping and task.
+Imported by many packages; imports algorithms, cluster, comm, data, files, launch, metrics, model, optim, stopping and task.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -58,3 +58,9 @@ def lonely_note(task: Task, model: nn.Module, num_samples: int) -> str:
         f"warning: a batch of {alone[0]} samples leaves shards of one sample, for which PyTorch's batch-norm (module {norms[0]}) "
         "fails unless each sample has several values; use fewer --shards or another --global-batch"
     )
+
+
+def refuse_unrepeatable(found: Sequence[str]) -> None:
+    """Pure: refuses data of which two readings differ, as `describe_unrepeatable` describes them."""
+    if found:
+        raise UsageError(f"--shards promises the same bits with any number of workers, but {found[0]}")

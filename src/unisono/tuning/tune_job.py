@@ -142,6 +142,7 @@ class _CoordinatorProcess:
             config.attempts,
             config.trial_limit_s,
             config.options,
+            about["samples"],
         )
         directions = [one.higher_is_better for one in objectives]
         name = choose_search(config, space, config.trials or NUM_TRIALS, self.layout.num_blocks)

@@ -149,6 +149,7 @@ def main() -> None:
     drawn = np.random.default_rng(rank)
     found["refused"] = {
         "random": refused(lambda: other.fit(iter([(drawn.normal(size=(8, 4)).astype(np.float32), y[:8])]), steps_per_epoch=1)),
+        "own part": refused(lambda: other.fit(x[rank::2], y[rank::2], verbose=0)),
         "endless": refused(lambda: other.fit(iter([(x, y)]))),
         "short": refused(lambda: other.fit(iter([(x, y)]), steps_per_epoch=2, verbose=0)),
         "no targets": refused(lambda: other.fit(x)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from unisono.data.checks import sample_ids
+from unisono.data.fitted_inputs import as_fitted_to, map_fitted
 from unisono.data.fold_data import Folding, make_folds, merge_train_validation
 from unisono.data.source import Source
 from unisono.data.sources.arrays import Arrays
@@ -177,6 +179,65 @@ def test_without_validation_data_of_the_source_all_is_changed_as_in_training() -
     task = Splits(numbered(12).map_inputs(negative), validation=numbered(4).map_inputs(plus_thousand))
     for one in make_folds(task, Folding(2)):
         assert np.array_equal(inputs(one.validation), -numbers(one.validation))
+
+
+def centre(train: Source) -> Any:
+    mean = inputs(train).mean()
+    return lambda numbers: numbers - mean
+
+
+def test_a_change_fitted_to_the_training_part_is_fitted_again_in_every_fold() -> None:
+    task = map_fitted(
+        map_fitted(split(numbered(90), 0.2, 0.2, seed=1), centre), lambda train: lambda x: x / abs(inputs(train)).max()
+    )
+    for part in task.parts().values():
+        assert np.allclose(inputs(part), inputs_of(task.train, numbers(part)))
+    for one in [*make_folds(task, Folding(3)), merge_train_validation(task)]:
+        for held in (one.validation, as_fitted_to(one.train, task.test)):
+            if held is not None:
+                assert np.allclose(inputs(held), inputs_of(one.train, numbers(held)))
+        assert abs(inputs(one.train).mean()) < 1e-9 and abs(inputs(one.train)).max() == 1
+    merged = merge_train_validation(task)
+    assert merged.test is not None
+    assert np.allclose(inputs(merged.test), inputs_of(merged.train, numbers(merged.test)))
+    second = make_folds(task, Folding(3))[1]
+    (only,) = make_folds(task, Folding(3), 1)
+    assert same([only], [second]) and not only.warnings
+
+
+def inputs_of(train: Source, expected: Array) -> Array:
+    """Numbers as they are, changed by what is fitted to a training part."""
+    mean = numbers(train).mean()
+    found: Array = (expected - mean) / abs(numbers(train) - mean).max()
+    return found
+
+
+class Scaler:
+    """As scikit-learn has them."""
+
+    def __init__(self) -> None:
+        self.mean_ = np.zeros(1)
+
+    def transform(self, x: Array) -> Array:
+        return x - self.mean_
+
+
+def test_a_change_that_holds_numbers_is_reported_in_folds() -> None:
+    made = split(numbered(40), 0.25, 0.25, seed=1)
+    mean = float(inputs(made.train).mean())
+    scaler, size = Scaler(), 3
+    for change in (lambda x: x - mean, Scaler().transform, partial(np.subtract, mean), lambda x: scaler.transform(x)):
+        task = replace(made, train=made.train.map_inputs(change))
+        (said,) = {text for one in make_folds(task, Folding(2)) for text in one.warnings}
+        assert "holds numbers and is the same in every fold" in said and "un.map_fitted" in said
+        assert not make_folds(task, Folding(1))[0].warnings
+    for plain in (negative, lambda x: x[:, :size], lambda x: 2.0 * x):
+        assert not make_folds(replace(made, train=made.train.map_inputs(plain)), Folding(2))[0].warnings
+
+
+def test_what_cannot_change_inputs_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"must return a function of the inputs; .* returned float64"):
+        map_fitted(split(numbered(40), 0.25, 0.25), lambda train: inputs(train).mean())
 
 
 # ---- by what -------------------------------------------------------------------------------------------------------

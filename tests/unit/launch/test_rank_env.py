@@ -35,6 +35,11 @@ def test_more_ranks_than_gpus_share_them_in_turn() -> None:
     assert [gpu(replace(AT, gpus=("0", "1")), local) for local in range(4)] == ["0", "1", "0", "1"]
 
 
+def test_sets_of_strings_have_one_order_on_all_ranks() -> None:
+    assert {rank_environment({}, AT, local)["PYTHONHASHSEED"] for local in range(4)} == {"0"}
+    assert rank_environment({"PYTHONHASHSEED": "random"}, AT, 0)["PYTHONHASHSEED"] == "random"
+
+
 def test_without_gpus_nothing_is_pinned() -> None:
     assert gpu(AT, 0) is None
     assert gpu(AT, 0, CUDA_VISIBLE_DEVICES="") == ""

@@ -6,7 +6,6 @@ rows of each batch by their position; that all of them read the same is checked 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,13 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from unisono.comm.base import MAX, Communicator
+from unisono.comm.base import Communicator
+from unisono.data.fingerprint import fingerprint
 from unisono.data.loader import Portion
 from unisono.data.sharding_plan import Plan, cut
 from unisono.data.source import Source
 from unisono.data.sources.arrays import Arrays
-from unisono.data.tree import leaves, map_tree, num_rows
+from unisono.data.tree import concatenate, map_tree, num_rows
 from unisono.errors import UsageError
+from unisono.training.same_data import expect_same_fingerprints
 
 
 @dataclass(frozen=True)
@@ -149,18 +150,8 @@ def read_all(x: Any, num_steps: int | None, what: str) -> Source:
     batches = [_arrays(batch) for _, batch in zip(range(stream.num_steps), stream.epoch(0), strict=False)]
     if not batches:
         raise UsageError(f"the {stream.kind} of {what} is empty; give at least one batch")
-    parts = [_concatenate([batch[place] for batch in batches]) for place in range(len(batches[0]))]
+    parts = [concatenate([batch[place] for batch in batches]) for place in range(len(batches[0]))]
     return Arrays(*parts)
-
-
-def _concatenate(trees: list[Any]) -> Any:
-    """Returns the trees of arrays as one, each leaf joined along its first axis."""
-    first = trees[0]
-    if isinstance(first, dict):
-        return {name: _concatenate([tree[name] for tree in trees]) for name in first}
-    if isinstance(first, tuple):
-        return tuple(_concatenate([tree[place] for tree in trees]) for place in range(len(first)))
-    return np.concatenate(trees)
 
 
 def first_batch(stream: Stream, class_weight: Mapping[int, float] | None) -> tuple[tuple[Any, ...], Stream]:
@@ -186,6 +177,10 @@ def as_training_batch(batch: tuple[Any, ...], class_weight: Mapping[int, float] 
 def rows(where: slice, leaf: Any) -> Any:
     """Pure: rows of an array."""
     return leaf[where]
+
+
+COMPARED_ROWS = 16
+"""Of each batch, whose labels are compared whole."""
 
 
 @dataclass
@@ -214,7 +209,9 @@ class StreamLoader:
         seen = 0
         for step in range(first_step, steps):
             batch = as_training_batch(_arrays(self._next_batch(batches, step)), self.class_weight)
-            self._expect_same_batch(batch, epoch, step)
+            if self.comm.size > 1:
+                where = f"the {self.stream.kind} in x (epoch {epoch + 1}, step {step + 1})"
+                expect_same_fingerprints(self.comm, {where: fingerprint(Arrays(*batch), COMPARED_ROWS)})
             own = cut(num_rows(batch), self.num_shards, self.shard)
             indices = np.arange(seen + own.start, seen + own.stop)
             seen += num_rows(batch)
@@ -242,19 +239,3 @@ class StreamLoader:
             )
         self._num_read += 1
         return found
-
-    def _expect_same_batch(self, batch: Any, epoch: int, step: int) -> None:
-        """Refuses streams that give the workers different batches, by their checksums. Collective, blocking."""
-        if self.comm.size == 1:
-            return
-        number = 0
-        for _, leaf in leaves(batch):
-            number = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).data if leaf.size else b"", number)
-        both = torch.tensor([number, -number], dtype=torch.int64, device=self.comm.device)
-        self.comm.allreduce(both, MAX)
-        if int(both[0]) != -int(both[1]):
-            raise UsageError(
-                f"the workers read different batches from the {self.stream.kind} (epoch {epoch + 1}, step {step + 1}), but each "
-                "worker takes its rows of one common batch; shuffle with a seed that is the same everywhere, and use no other "
-                "randomness"
-            )

@@ -38,6 +38,7 @@ from unisono.training.frontends.assemble import assemble
 from unisono.training.progress import INTERRUPTED, NOT_FINITE, Progress
 from unisono.training.run_folder.weights import initialise
 from unisono.training.run_hooks import RunHooks
+from unisono.training.same_data import expect_same_data
 from unisono.training.training_parts import TrainingParts
 
 if TYPE_CHECKING:
@@ -121,6 +122,9 @@ class Fit:
         note = batch_norm_note(parts.adapter.model, parts.num_learning, in_shards=False, can_shard=False)
         if note and comm.rank == 0 and self.number == 0:
             print(f"unisono: {note}", file=sys.stderr, flush=True)
+        # Of a stream every batch is compared when it is read, as an epoch shuffles it.
+        held = {name: part for name, part in parts.splits.parts().items() if name != "train" or self.data.stream is None}
+        expect_same_data(comm, held)
         loader = self._make_loader(parts)
         keras_callbacks = self._make_callbacks(parts, callbacks, loader.plan.steps_per_epoch)
         history = keras_callbacks.listed._history

@@ -33,6 +33,7 @@ from unisono.model.torch.body import call
 from unisono.task.task import Task
 from unisono.training.evaluation import EvaluationPlan, evaluate
 from unisono.training.frontends.keras_frontend import KerasFrontEnd
+from unisono.training.same_data import expect_same_data
 
 if TYPE_CHECKING:
     from unisono.keras._impl.strategy import Strategy
@@ -186,6 +187,7 @@ class SharedModel:
             return found, TorchAdapter(module, body, front.parameters(), comm.device, comm.empty), front.metrics()
 
         source, adapter, metrics = on_all_ranks(comm, opened)
+        expect_same_data(comm, {"x": source})
         replicate(comm, adapter.shared_state())  # as in `fit`, those of the first worker count
         values = evaluate(comm, adapter, source, EvaluationPlan(metrics, batch_size or DEFAULT_BATCH), "")
         assert values is not None
@@ -208,6 +210,7 @@ class SharedModel:
             return source, self._replica(learns=False).to(comm.device)
 
         source, module = on_all_ranks(comm, opened)
+        expect_same_data(comm, {"x": source})
         with torch.no_grad():
             replicate(comm, [*module.trainable(), *module.non_trainable()])
         kind = next(chain(module.parameters(), module.buffers()), torch.zeros(()))

@@ -16,6 +16,7 @@ from unisono.data.checks import check_finite
 from unisono.data.loader import Loader
 from unisono.data.sharding_plan import Plan, Windows
 from unisono.data.splits import Splits
+from unisono.data.streamed_reads import splits_with_streams
 from unisono.errors import UsageError
 from unisono.metrics.metric_names import metric_name
 from unisono.model.torch.adapter import TorchAdapter
@@ -47,7 +48,7 @@ def assemble(
             f"accumulate {task.accumulate} (--accumulate) has no effect with the task's own step, which gets a worker's whole part "
             "of the batch; leave it out"
         )
-    splits = make_splits(resolved)
+    splits = splits_with_streams(make_splits(resolved))
     model = make_model(resolved, device)
     refuse_synchronised(model, setup.roles.num_learning, task.shards is not None)
     task = frontend_of(task, model).with_defaults()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from unisono.data.fold_data import apply_division
+from unisono.data.random_streams import seeded_generators
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
 from unisono.model.base import StreamKey
@@ -20,8 +22,11 @@ INITIAL_STEP = -1
 
 
 def make_splits(resolved: ResolvedTask) -> Splits:
-    """Local, blocking: makes the data of the task, divided into parts."""
-    found = resolved.task.data(**resolved.data)
+    """Local, blocking: makes the data of the task, divided into parts. What `data` draws from the generators of this process is a
+    function of the task's `data_seed`."""
+    seed = resolved.task.data_seed
+    with nullcontext() if seed is None else seeded_generators(seed):
+        found = resolved.task.data(**resolved.data)
     if not isinstance(found, Splits):
         raise UsageError(
             f"data of the task must return un.Splits(train=..., validation=..., test=...); it returned {_kind_of_value(found)}"

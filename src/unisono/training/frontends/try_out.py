@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unisono.data.checks import PART_NAMES, targets_in_memory
+from unisono.data.checks import targets_in_memory
+from unisono.data.data_differences import PART_NAMES
 from unisono.data.source import Source
 from unisono.data.splits import Splits, check
 from unisono.errors import UsageError

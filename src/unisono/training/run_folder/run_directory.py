@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from unisono.data.data_differences import describe_changed_values
 from unisono.errors import AnotherRun, InUse, UsageError
 from unisono.files.atomic import atomic_replacement, explain_os_errors
 from unisono.files.sole_holder import HeldElsewhere, SoleHolder, describe_holder
@@ -22,6 +23,8 @@ CHECKPOINTS = "checkpoints"
 IGNORED_IN_COMPARISON = ("task_file", "num_workers")
 """Parts of the configuration that may change from attempt to attempt: the place of the task file (its contents count) and the
 number of workers."""
+SAMPLES, VALUES = "samples", "values"
+"""Where the configuration records the data, and in it sums of their values."""
 RUN_FILES = (
     "config.json",
     CHECKPOINTS,
@@ -79,7 +82,7 @@ class RunDirectory:
                 directory._start_fresh(launch)
             directory._refuse_another(config, accept_changes)
             if not directory.changes:
-                directory.write_json("config.json", config)
+                directory.write_json("config.json", directory._as_recorded(config))
         except BaseException:
             directory.close()
             raise
@@ -190,7 +193,9 @@ class RunDirectory:
             there = json.loads(self.config.read_text())
         except ValueError as error:
             raise AnotherRun(f"{self.config} is not valid JSON ({error}); give another --out, or --fresh to start over") from error
-        found = list(differences(_comparable_part(there), _comparable_part(as_json(config))))
+        here = as_json(config)
+        found = list(differences(_comparable_part(there), _comparable_part(here)))
+        found += [f"the values of {one} have changed" for one in describe_changed_values(_values(there), _values(here))]
         if _num_epochs(there) < _num_epochs(config):  # more of the same
             found = [one for one in found if not one.startswith("settings.epochs ")]
         if found and not accept_changes:
@@ -200,6 +205,12 @@ class RunDirectory:
                 "aside and start over, or --accept-changes to resume it all the same"
             )
         self.changes = tuple(found)
+
+    def _as_recorded(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the configuration, without values of the data where the run that is here was recorded without them."""
+        if self.config.exists() and not _values(json.loads(self.config.read_text())):
+            return {**config, **{name: _without_values(config[name]) for name in (SAMPLES,) if name in config}}
+        return config
 
     def _start_fresh(self, launch: str | None) -> None:
         """Puts the run in the folder aside; for one `launch` only once, as its attempts resume each other."""
@@ -225,8 +236,21 @@ class RunDirectory:
 
 
 def _comparable_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure: the configuration without what may differ between attempts of a run: the task file's place, the number of workers."""
-    return {name: value for name, value in config.items() if name not in IGNORED_IN_COMPARISON}
+    """Pure: the configuration without what may differ between attempts of a run: the task file's place, the number of workers, and
+    values of the data, which may be rounded."""
+    found = {name: value for name, value in config.items() if name not in IGNORED_IN_COMPARISON}
+    return found | {name: _without_values(found[name]) for name in (SAMPLES,) if name in found}
+
+
+def _without_values(samples: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: the record of the data without the sums of their values."""
+    return {name: value for name, value in samples.items() if name != VALUES}
+
+
+def _values(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the sums of the values of the data in a record of a run; none in those of older versions."""
+    found: Mapping[str, Any] = (config.get(SAMPLES) or {}).get(VALUES) or {}
+    return found
 
 
 def _num_epochs(config: Mapping[str, Any]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from unisono.cluster.resolve import launch_id
+from unisono.data.data_differences import Fingerprint, values_of
 from unisono.files.step_folders import StepFolders
 from unisono.task.averages import recorded_averages
 from unisono.task.train_config import TrainConfig
@@ -36,6 +37,8 @@ class RunOutput:
     store: CheckpointStore
     finished: Mapping[str, Any] | None
     """The summary of a run that is over."""
+    samples: Mapping[str, Fingerprint]
+    """The fingerprint of each part of the data."""
     notes: Sequence[str]
 
     def about(self, mixed: Sequence[str]) -> dict[str, Any]:
@@ -67,11 +70,30 @@ def averages_there(config: TrainConfig) -> dict[str, str]:
         return {}
 
 
-def open_run_output(config: TrainConfig, parts: TrainingParts, record: Mapping[str, Any], engine: str) -> RunOutput:
+def was_unseeded(config: TrainConfig) -> bool:
+    """Local, on rank 0: whether the run to be resumed or repeated is of a version that did not seed the generators for `data`, so
+    that only without a seed the data are the same."""
+    there = None if config.replay is None else Path(config.replay)  # a run, or the record of one
+    runs = [
+        there if there is None or there.is_dir() else there.parent,
+        None if config.fresh or config.out is None else Path(config.out),
+    ]
+    for file in (run / "config.json" for run in runs if run is not None):
+        if file.is_file():
+            try:
+                return json.loads(file.read_text()).get("settings", {"data_seed": 0}).get("data_seed") is None
+            except ValueError:
+                return False  # reported where the run is opened
+    return False
+
+
+def open_run_output(
+    config: TrainConfig, parts: TrainingParts, record: Mapping[str, Any], fingerprints: Mapping[str, Fingerprint], engine: str
+) -> RunOutput:
     """Local, blocking, on rank 0: opens or makes the run directory, and reads what is there. The caller closes `directory`."""
     made = made_by(config, parts.task)
     split = parts.splits.record()
-    samples = {name: split[name] for name in ("num_samples", "sha256")}
+    samples = {**{name: split[name] for name in ("num_samples", "sha256")}, "values": values_of(fingerprints)}
     record = {**record, "samples": samples, "sources": sources_of(made["provenance"]["task"])}
     about = {
         "config": record,
@@ -106,7 +128,7 @@ def open_run_output(config: TrainConfig, parts: TrainingParts, record: Mapping[s
     except BaseException:
         directory.close()
         raise
-    return RunOutput(directory, record, made, CheckpointStore(checkpoints, about, loaded), finished, notes)
+    return RunOutput(directory, record, made, CheckpointStore(checkpoints, about, loaded), finished, fingerprints, notes)
 
 
 def _changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Sequence[str]:

@@ -39,6 +39,8 @@ def record_of(config: TrainConfig, resolved: ResolvedTask, size: int, averages: 
     }
     if task.weights is None:
         del settings["weights"]  # as in runs of earlier versions, whose record stays as it is
+    if task.data_seed is None:  # as in the records of older versions, which seeded nothing for `data`
+        del settings["data_seed"]
     return {
         "task": task.name,
         "task_file": config.task_file or None,

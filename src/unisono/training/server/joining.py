@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from time import monotonic, sleep
@@ -14,6 +14,8 @@ from unisono.cluster.machine.worker_threads import set_threads
 from unisono.comm.exchange.base import UnknownWorker
 from unisono.comm.exchange.zmq_caller import ZmqCaller
 from unisono.comm.single_process import single_process_communicator
+from unisono.data.data_differences import REMEDY, Fingerprint, describe_other_data
+from unisono.data.fingerprint import fingerprints
 from unisono.errors import UsageError
 from unisono.stopping.stop_request import StopRequest
 from unisono.task.train_config import TrainConfig
@@ -36,17 +38,21 @@ NOT_FOR_WORKERS = (
     "time_limit_s",
     "threads",
 )
+SAMPLES = "samples"
+"""Beside the configuration: the fingerprints of the data."""
 POLL_S = 0.2
 
 Say = Callable[[str], object]
 
 
-def write_join_info(directory: Path, config: TrainConfig) -> None:
-    """Local: writes what workers need to join into the run directory, before the server accepts any."""
+def write_join_info(directory: Path, config: TrainConfig, samples: Mapping[str, Fingerprint]) -> None:
+    """Local: writes what workers need to join into the run directory, before the server accepts any. `samples`: the fingerprints
+    of the server's data, which are to be theirs."""
     held = {one.name: getattr(config, one.name) for one in fields(config) if one.name not in NOT_FOR_WORKERS}
     held["task_file"] = str(Path(config.task_file).resolve())
     if config.init_from is not None:  # of the weights that do not learn, which no reply brings
         held["init_from"] = str(Path(config.init_from).resolve())
+    held[SAMPLES] = samples
     try:
         text = json.dumps(held, indent=1)
     except TypeError as error:
@@ -58,9 +64,9 @@ def write_join_info(directory: Path, config: TrainConfig) -> None:
     draft.replace(directory / JOIN_FILE)
 
 
-def read_join_info(directory: Path, wait_s: float, is_enough: Callable[[], bool]) -> TrainConfig:
-    """Local, blocking: the configuration with which to join; waits up to `wait_s` for a server that is about to start. Raises
-    `WorkerLeft` once `is_enough` is true."""
+def read_join_info(directory: Path, wait_s: float, is_enough: Callable[[], bool]) -> tuple[TrainConfig, Mapping[str, Fingerprint]]:
+    """Local, blocking: the configuration with which to join, and the fingerprints of the data; waits up to `wait_s` for a server
+    that is about to start. Raises `WorkerLeft` once `is_enough` is true."""
     path, until = directory / JOIN_FILE, monotonic() + wait_s
     while not path.exists():
         if is_enough():
@@ -72,8 +78,10 @@ def read_join_info(directory: Path, wait_s: float, is_enough: Callable[[], bool]
             )
         sleep(POLL_S)
     try:
-        return TrainConfig(**json.loads(path.read_text()), out=str(directory))
-    except (ValueError, TypeError) as error:
+        held = json.loads(path.read_text())
+        samples = held.pop(SAMPLES)
+        return TrainConfig(**held, out=str(directory)), samples
+    except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path} is damaged ({error}); start the server again with --fresh") from error
 
 
@@ -82,12 +90,14 @@ def join(directory: Path, *, say: Say, threads: int | None = None, device: str =
     batches it has done."""
     with StopRequest() as stop:
         try:
-            config = replace(read_join_info(directory, wait_s, stop.requested), device=device)
+            config, samples = read_join_info(directory, wait_s, stop.requested)
         except WorkerLeft:
             return 0
         set_threads(threads)
         comm = single_process_communicator()
-        parts = prepare(config, comm, None, None, resumes=False).parts
+        parts = prepare(replace(config, device=device), comm, None, None, resumes=False).parts
+        if other := describe_other_data(samples, fingerprints(parts.splits.parts())):
+            raise UsageError(f"this worker holds other data than the server: {other}; {REMEDY}")
         assert isinstance(parts.algorithm, ServerAlgorithm)
         replica = replica_of(parts.adapter, comm)
         workers = WorkerMaker(parts.algorithm, replica, parts.loader, parts.settings, parts.task.seed)

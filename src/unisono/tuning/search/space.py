@@ -248,7 +248,9 @@ def _flatten(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 
 def _check_values(dimension: Dimension) -> None:
-    """Refuses choices that cannot be written down, and whole-number ranges without whole ends."""
+    """Refuses a search for data, choices that cannot be written down, and whole-number ranges without whole ends."""
+    if dimension.name == "data_seed":
+        raise UsageError("trials are compared on the same data, so data_seed cannot be searched; fix it (--set data_seed=1)")
     if isinstance(dimension.values, Choice):
         for value in dimension.values.values:
             if not isinstance(value, PLAIN):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from unisono.data.data_differences import describe_other_data
 from unisono.errors import UsageError
 from unisono.files.atomic import atomic_replacement, explain_os_errors, fsync_path
 from unisono.task.task import FINAL
@@ -50,10 +51,14 @@ def make_study(folder: Path, about: Mapping[str, Any], accept_changes: bool = Fa
     is_known = (here.get("sources") or {}) in known_sources(there)
     names = [name for name in SAME_STUDY if name != "sources" or not is_known]
     found = [one for name in names for one in differences(_shown(name, there), _shown(name, here), name)]
+    if there.get("sources") == here.get("sources"):  # other files may give other data, which are accepted with them
+        before, now = there.get("samples") or here.get("samples") or {}, here.get("samples") or {}  # old studies have none
+        found += [f"samples: {other}"] if (other := describe_other_data(before, now)) else []
     if found and (not accept_changes or not _are_of_sources(found)):
         raise UsageError(_refusal(folder, there, here, found))
     _check_steps(folder, there, here)
     if found:
+        there["samples"] = here.get("samples")
         there["accepted"] = [*there.get("accepted", ()), {"sources": here["sources"], "changes": found, "at_s": time.time()}]
         with atomic_replacement(path) as draft:
             draft.write_text(json.dumps(there, indent=2) + "\n")
@@ -90,8 +95,8 @@ def _new_id(folder: Path) -> str:
 
 
 def _are_of_sources(found: Sequence[str]) -> bool:
-    """Whether all differences found concern source files."""
-    return all(one.startswith("sources") for one in found)
+    """Whether all differences found concern source files and the data that they make."""
+    return all(one.startswith(("sources", "samples")) for one in found)
 
 
 def _refusal(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], found: Sequence[str]) -> str:
@@ -99,8 +104,9 @@ def _refusal(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], fo
     more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     differ = f"{'; '.join(found[:SHOWN])}{more}"
     if _are_of_sources(found):
+        what = "files" if any(one.startswith("sources") for one in found) else "data"
         return (
-            f"files of the task have changed since the study {folder} was made: {differ}. If that changes no result, add "
+            f"{what} of the task have changed since the study {folder} was made: {differ}. If that changes no result, add "
             "--accept-changes to resume; else give another --out"
         )
     what = "another task" if there.get("task") != here.get("task") else "a study with other settings"

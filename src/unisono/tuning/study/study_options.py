@@ -186,6 +186,7 @@ def description_of(
         "fold_by": about["fold_by"],
         "num_samples": about["num_samples"],
         KEY: about.get(KEY, {}),
+        "samples": about["samples"],
         "repeats": config.repeats,
         "search": config.search,
         "prune": config.prune,

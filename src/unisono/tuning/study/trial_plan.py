@@ -49,6 +49,8 @@ class Plan:
     """Of one trial."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of every training, as `TrainConfig` has them."""
+    samples: Mapping[str, Any] = field(default_factory=dict)
+    """The fingerprints of the data, which those of every worker must equal; empty for an objective."""
 
     @property
     def waves(self) -> list[list[Part]]:

@@ -76,6 +76,7 @@ class ObjectiveTrialRunner(TrialRunner):
             "monitor": None,
             "fold_by": None,
             "num_samples": {},
+            "samples": {},
             "warnings": [],
             "sources": {self.name: self.sha256},
             "versions": versions(),

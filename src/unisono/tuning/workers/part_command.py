@@ -23,4 +23,5 @@ def part_command(plan: Plan, pending: PendingTrial, values: Mapping[str, Any], p
         "output": str(folder / f"{name}.txt"),
         "asks": plan.prune not in ("none", "wilcoxon"),
         "options": dict(plan.options),
+        "samples": dict(plan.samples),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from unisono.cluster.topology import Topology
 from unisono.comm.base import Communicator
 from unisono.comm.connect import connect
 from unisono.comm.single_process import single_process_communicator
+from unisono.data.data_differences import REMEDY, Fingerprint, describe_other_data
+from unisono.data.fingerprint import fingerprints
 from unisono.data.fold_data import Folding, make_folds
 from unisono.data.splits import Splits
 from unisono.errors import AnotherRun, InUse, ReportedElsewhere, UsageError
@@ -59,6 +62,8 @@ class TaskTrialRunner(TrialRunner):
     _space: Space | None = None
     _data: dict[str, Any] = field(default_factory=dict)
     """The result of the task's `data`, by its arguments."""
+    _is_compared: bool = False
+    """Whether the data of this process were compared with those of the study."""
 
     @property
     def task(self) -> Task:
@@ -90,8 +95,19 @@ class TaskTrialRunner(TrialRunner):
 
     def load(self) -> None:
         """Loads what all workers share. Computes nothing, so that this process may fork. Local, blocking."""
+        self._load_data()
+
+    def _load_data(self) -> Splits:
+        """Returns the data of the first trial."""
         first = defaults_of(self.task, self.space, self.fixed)
-        make_splits(change(self.task, _without_algorithm({**self.fixed, **first})))
+        return make_splits(change(self.task, _without_algorithm({**self.fixed, **first})))
+
+    def _expect_data_of_study(self, samples: Mapping[str, Fingerprint]) -> None:
+        """Refuses data of this process that are not those of the study: trials are compared on the same samples."""
+        if not self._is_compared:
+            if other := describe_other_data(samples, fingerprints(self._load_data().parts())):
+                raise UsageError(f"this worker ({socket.gethostname()}) holds other data than the study: {other}; {REMEDY}")
+            self._is_compared = True
 
     def describe(self) -> dict[str, Any]:
         """Returns the description of the study's task. Refuses all mistakes that a user can make, before any trial starts. Local,
@@ -121,6 +137,7 @@ class TaskTrialRunner(TrialRunner):
             "weights": parts.goals.weights,
             "fold_by": splits[0].how.partition(",")[0],
             "num_samples": {name: len(part) for name, part in splits[0].parts().items()},
+            "samples": fingerprints(whole.parts()),
             "warnings": sorted({text for one in splits for text in one.warnings}),
             "sources": sources_of(made["task"]),
             "versions": made["versions"],
@@ -150,6 +167,7 @@ class TaskTrialRunner(TrialRunner):
         place = dict(command["at"])
         at = Topology(gpus=tuple(place.pop("gpus")), own_gpus=tuple(place.pop("our_gpus")), **place)
         set_threads(command["threads"])
+        self._expect_data_of_study(command["samples"])
         values = {**self.fixed, **command["values"]}
         algorithm = values.pop(ALGORITHM, "allreduce")
         values["seed"] = int(values.get("seed", self.task.seed)) + command["repeat"]

@@ -21,6 +21,7 @@ from unisono.cluster.resolve import environment
 from unisono.comm.control_plane.channel import Channel
 from unisono.errors import TrainingFailed, UsageError
 from unisono.launch.orphans import preexec_of_rank
+from unisono.launch.rank_env import HASH_SEED
 from unisono.tuning.workers.messages import Message, channel_of, parse_message, send_message
 
 PROGRAM = "import sys; sys.path[:0] = {paths!r}; from unisono.tuning.workers.fork_server import main; main({descriptor})"
@@ -251,7 +252,7 @@ class WorkerSlots:
                 (sys.executable, "-c", program),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a task prints while it is loaded must not mix with what we say
-                env=environment_of_worker(environment(), () if slot is None else slot.gpus),
+                env=environment_of_worker({**HASH_SEED, **environment()}, () if slot is None else slot.gpus),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
                 preexec_fn=preexec_of_rank(()),

@@ -65,6 +65,20 @@ def test_out_with_another_run_names_what_differs(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "config.json").read_text()) == CONFIG, "nothing is lost"
 
 
+def test_data_whose_values_have_changed_are_another_run(tmp_path: Path) -> None:
+    def config(*sums: float) -> dict[str, Any]:
+        return {**CONFIG, "samples": {"sha256": "a", "values": {"train": {"[0]": sums}, "test": {"[0]": None}}}}
+
+    RunDirectory.open(tmp_path / "old", "digits", {**CONFIG, "samples": {"sha256": "a"}}).close()
+    RunDirectory.open(tmp_path / "old", "digits", config(8.0, 1.0)).close()  # an older version recorded none
+    RunDirectory.open(tmp_path / "new", "digits", config(8.0, 1.0)).close()
+    RunDirectory.open(tmp_path / "new", "digits", config(8.0, 1.000001)).close()  # rounding
+    with pytest.raises(UsageError, match="holds another run: the values of the inputs of the training data have changed"):
+        RunDirectory.open(tmp_path / "new", "digits", config(8.0, 1.1))
+    with RunDirectory.open(tmp_path / "new", "digits", config(8.0, 1.1), accept_changes=True) as run:
+        assert run.changes == ("the values of the inputs of the training data have changed",)
+
+
 def test_the_same_run_resumes_whatever_may_change(tmp_path: Path) -> None:
     config = {**CONFIG, "num_workers": 2, "task_file": "a.py", "settings": {"epochs": 3}}
     RunDirectory.open(tmp_path, "digits", config).close()

@@ -14,11 +14,13 @@ import pytest
 from unisono.errors import CannotWrite, UsageError
 from unisono.tuning.study.study_file import known_sources, make_study, read_study, weights_of
 
+SAMPLES: Mapping[str, Any] = {"num_samples": 3, "description": "d", "order": None, "labels": "a", "values": {"[0]": [1.0, 1.0]}}
 ABOUT: Mapping[str, Any] = {
     "task": "digits",
     "sources": {"digits.py": "abc"},
     "space": {"dimensions": [{"name": "lr", "low": 0.1, "high": 1.0, "log": False, "whole": False, "when": {}}], "fixed": {}},
     "fixed": {"epochs": 5},
+    "samples": {"train": SAMPLES},
     "objectives": ({"metric": "val_accuracy", "higher_is_better": True},),
     "folds": 3,
     "fold_by": "stratified",
@@ -53,6 +55,15 @@ def test_what_may_differ_from_job_to_job(tmp_path: Path) -> None:
     assert found["trials"] == 20, "what it was made with stays"
 
 
+def test_data_that_changed_are_accepted_once(tmp_path: Path) -> None:
+    make_study(tmp_path, {name: value for name, value in ABOUT.items() if name != "samples"})
+    assert "samples" not in make_study(tmp_path, ABOUT), "an older version recorded none"
+    others = {**ABOUT, "samples": {"train": {**SAMPLES, "num_samples": 4}}}
+    make_study(tmp_path / "new", ABOUT)
+    make_study(tmp_path / "new", others, accept_changes=True)
+    make_study(tmp_path / "new", others)
+
+
 def test_a_folder_that_a_job_has_begun_to_use_is_no_obstacle(tmp_path: Path) -> None:
     for name in ("journal", "claims", "trials"):
         (tmp_path / name).mkdir()
@@ -76,6 +87,10 @@ DIFFERENT: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "folds": ({"folds": 5}, "folds 3 before, 5 now"),
     "seed": ({"seed": 1}, "seed 0 before, 1 now"),
     "many": ({"seed": 1, "folds": 2, "repeats": 2, "fold_by": "random", "sources": {}}, "and 1 more"),
+    "data of the same files": (
+        {"samples": {"train": {**SAMPLES, "labels": "b"}}},
+        r"data of the task have changed since .*: samples: the training data \(labels\)\. .*--accept-changes",
+    ),
     "settings of all trials": ({"fixed": {"epochs": 50}}, r"fixed\.epochs 5 before, 50 now"),
 }
 

@@ -110,6 +110,15 @@ def test_points_have_every_value_and_keep_conditions(task: str) -> None:
     assert {point["global_batch"] for point in points if point[ALGORITHM] == "allreduce"} == {6, 12, 18}
 
 
+def test_a_worker_with_other_data_than_the_study_is_refused(task: str) -> None:
+    runner = work(task, lr=0.1)
+    samples = runner.describe()["samples"]
+    runner._expect_data_of_study(json.loads(json.dumps(samples)))
+    other = work(task, lr=0.1)
+    with pytest.raises(UsageError, match=r"holds other data than the study: the training data \(number of samples: .*; make them"):
+        other._expect_data_of_study({**samples, "train": {**samples["train"], "num_samples": 1}})
+
+
 # ---- run directories -----------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,131 @@
+"""Fingerprints of data: small, cheap for large sources, and equal for equal data. They show whether workers hold the same data, and
+whether data are still those of a training.
+
+Labels, and the order of the samples, count exactly. Of the values of all samples, weighted sums over some samples count, within
+rounding: other CPUs round otherwise where data are computed, e.g. scaled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unisono.data.checks import origin
+from unisono.data.data_differences import Fingerprint, is_far
+from unisono.data.random_streams import seeded_generators
+from unisono.data.source import Indices, Mapped, Source, Subset
+from unisono.data.tree import leaves
+
+MOST_ROWS, MOST_ROWS_IN_MEMORY = 32, 256
+MOST_BYTES = 1 << 26
+"""Of one part that are read for its fingerprint, but at least two samples are."""
+MOST_VALUES = 4096
+"""Of one array of one sample."""
+NUM_SUMS = 8
+DATASETS = "unisono.data.sources.sequence"
+"""The module of sources that call a data set of a user."""
+STRIDE = np.uint64(0x9E3779B97F4A7C15)
+
+
+def fingerprint(part: Source, most_rows: int | None = None) -> dict[str, Any]:
+    """Local, blocking for a pass over the labels and two reads of some samples: the fingerprint of samples in their order."""
+    order, labels = origin(part)[1], part.targets()
+    return {
+        "num_samples": len(part),
+        "description": _sha256(json.dumps(without_folders(part.describe()), sort_keys=True, default=str).encode()),
+        "order": None if order is None else _sha256(order.astype("<i8")),
+        # Numbers that were computed may be rounded otherwise elsewhere; they are among the values.
+        "labels": None if labels is None or labels.dtype.kind not in "biu" else _sha256(labels),
+        "values": _values(part, most_rows),
+    }
+
+
+def fingerprints(parts: Mapping[str, Source]) -> dict[str, Fingerprint]:
+    """Local, blocking as `fingerprint`: that of each part of the data, by its name."""
+    return {name: fingerprint(part) for name, part in parts.items()}
+
+
+def without_folders(value: Any) -> Any:
+    """Returns a description without folders: data are the same in whichever folder they are, e.g. after staging to a local disk."""
+    if isinstance(value, Mapping):
+        return {str(key): without_folders(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_folders(part) for part in value]
+    if isinstance(value, PurePath) or (isinstance(value, str) and "/" in value):
+        return PurePath(value).name
+    return value
+
+
+def sampled_rows(part: Source, most_rows: int | None = None) -> Indices:
+    """Local, blocking for the read of one sample: places in the part of some samples, which do not depend on its order."""
+    whole, indices = origin(part)
+    numbers = np.arange(len(part), dtype=np.int64) if indices is None else indices
+    if most_rows is None:
+        most_rows = MOST_ROWS_IN_MEMORY if part.in_memory and not runs_user_code(part) else MOST_ROWS
+    with np.errstate(over="ignore"):
+        keys = numbers.view(np.uint64) * STRIDE
+    near = np.flatnonzero(keys < np.uint64(min(0.99, 8 * most_rows / len(keys)) * 2**64))  # a sort of all would take seconds
+    chosen = near if len(near) >= most_rows else np.arange(len(keys))
+    chosen = chosen[np.argsort(keys[chosen], kind="stable")][:most_rows]
+    with seeded_generators(0):
+        num_bytes = sum(getattr(leaf, "nbytes", 0) for _, leaf in leaves(part.read(chosen[:1])))
+    return chosen[: max(2, MOST_BYTES // max(1, num_bytes * (whole.chunk_samples or 1)))]
+
+
+def runs_user_code(part: Source) -> bool:
+    """Pure: whether reading may do more than give what is stored: it goes through a function, a data set or a source of a user."""
+    while isinstance(part, Subset):
+        part = part.source
+    module = type(part).__module__
+    return isinstance(part, Mapped) or not module.startswith("unisono.") or module == DATASETS
+
+
+def _values(part: Source, most_rows: int | None) -> dict[str, Any]:
+    """Returns the sums of each array of a batch by its place; None for one that is another in a second reading, although the
+    generators of the process are seeded alike."""
+    rows = sampled_rows(part, most_rows)
+    with seeded_generators(0):
+        found = dict(_sums(part.read(rows)))
+    if not runs_user_code(part):
+        return found
+    with seeded_generators(0):
+        again = dict(_sums(part.read(rows)))
+    return {place: sums if not is_far(sums, again.get(place)) else None for place, sums in found.items()}
+
+
+def _sums(batch: Any) -> Iterator[tuple[str, list[float]]]:
+    """Yields for each array of numbers the size of the sums, and the sums: each over every eighth sample."""
+    for place, leaf in leaves(batch if isinstance(batch, tuple) else (batch,)):
+        values = _numbers(leaf)
+        if values is None:
+            continue
+        weights = 1.0 + np.arange(values.shape[1]) * 0.6180339887498949 % 1.0
+        weighted = np.arcsinh(values) * weights  # so that a few large numbers do not hide all others
+        sums = [weighted[start::NUM_SUMS] for start in range(NUM_SUMS)]
+        yield place, [max(float(np.abs(one).sum()) for one in sums), *(float(one.sum()) for one in sums)]
+
+
+def _numbers(leaf: Any) -> npt.NDArray[np.float64] | None:
+    """Returns an array of a batch as rows of finite numbers, of long ones every so many; None where it holds none."""
+    if hasattr(leaf, "detach"):
+        leaf = leaf.detach().cpu()
+        leaf = leaf.double() if leaf.is_floating_point() else leaf
+    array = np.asarray(leaf)
+    if not array.ndim or array.dtype.kind not in "biufc":
+        return None
+    rows = array.reshape(len(array), -1) if array.size else np.zeros((len(array), 1))
+    rows = rows[:, :: -(-rows.shape[1] // MOST_VALUES)]
+    if rows.dtype.kind == "c":
+        rows = np.concatenate([rows.real, rows.imag], axis=1)
+    return np.nan_to_num(rows.astype(np.float64), posinf=np.finfo(np.float64).max, neginf=np.finfo(np.float64).min)
+
+
+def _sha256(data: Any) -> str:
+    """Returns a hash of bytes or of the bytes of an array."""
+    return hashlib.sha256(data if isinstance(data, bytes) else np.ascontiguousarray(data).view(np.uint8).data).hexdigest()[:16]
