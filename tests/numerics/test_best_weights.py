@@ -110,7 +110,7 @@ def test_the_weights_that_count_are_chosen_where_there_is_a_validation() -> None
     with pytest.raises(UsageError, match="weights best of the task needs validation data"):
         train("none", {"weights": "best", "data.validation": False})
     train("run", {"patience": 1})
-    with pytest.raises(AnotherRun, match=r'settings\.weights nothing there, "final" here'):
+    with pytest.raises(AnotherRun, match=r'settings\.weights nothing before, "final" now'):
         train("run", {"patience": 1, "weights": "final"})
 
 

@@ -87,8 +87,8 @@ def test_a_backup_of_another_fit_is_refused(ranks: list[Any], ended: Any, algori
     for case, text in {
         "rate": "is of another fit: optimizer.learning_rate 0.1",
         "data": "data.train.sha256",
-        "model": 'activation "tanh" there, "relu" here',
-        "seed": "seed 1 there, 2 here",
+        "model": 'activation "tanh" before, "relu" now',
+        "seed": "seed 1 before, 2 now",
     }.items():
         assert text in first[case] and "Strategy(backup=...)" in first[case], first[case]
         assert second[case] == "by another worker"

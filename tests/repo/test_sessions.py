@@ -41,6 +41,7 @@ def folder(tmp_path: Path) -> Path:
         place.mkdir(parents=True)
         stem = name.replace("/", "_")
         (place / f"test_{stem}.py").write_text(f"def test_{stem}(): pass\ndef test_other_{stem}(): pass\n")
+        (place / "__init__.py").touch()
     return tmp_path
 
 

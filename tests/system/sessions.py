@@ -41,14 +41,32 @@ class Claims:
             if shared or item.path not in self._names:
                 self._names[item.path] = shared or item.nodeid.partition("::")[0].replace("/", "+")
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """True keeps an item from being run."""
+    def _is_claimed(self, item: pytest.Item) -> bool:
+        """Whether this session runs the item, which claims its file if no other session has."""
         name = self._names[item.path]
         if name not in self._is_ours:
             self._is_ours[name] = self._claim(name)
-        self.num_run += self._is_ours[name]
-        return None if self._is_ours[name] else True
+        return self._is_ours[name]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """The loop of pytest over the items of this session. Each is told which comes next, so that fixtures end in time."""
+        if session.testsfailed and not session.config.option.continue_on_collection_errors:
+            raise session.Interrupted(f"{session.testsfailed} errors during collection")
+        if session.config.option.collectonly:
+            return True
+        ours = filter(self._is_claimed, session.items)
+        item = next(ours, None)
+        while item is not None:
+            following = next(ours, None)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            self.num_run += 1
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+            item = following
+        return True
 
     def _claim(self, name: str) -> bool:
         try:

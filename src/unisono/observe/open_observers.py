@@ -10,7 +10,6 @@ from unisono.events import Observer
 from unisono.observe.console import Console
 from unisono.observe.jsonl import JsonLines
 from unisono.observe.monitor import Monitor
-from unisono.observe.tensorboard import TensorBoard
 from unisono.task.train_config import TrainConfig
 
 
@@ -22,6 +21,8 @@ def open_observers(config: TrainConfig, rank: int, out: Path, console: Console |
             found.append(console)
         found.append(JsonLines(out / "metrics.jsonl", config.log_every, _to_standard_error if console is None else console.say))
         if config.tensorboard:
+            from unisono.observe.tensorboard import TensorBoard
+
             found.append(TensorBoard(out / "tensorboard", config.log_every))
     if config.monitor:
         found.append(Monitor(out / "monitor", rank=rank))

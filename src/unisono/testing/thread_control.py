@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from unisono.comm.control_plane.control import LEFT, Control, Loss, Report
-from unisono.comm.control_plane.handshake import Pass
+from unisono.comm.control_plane.job_pass import Pass
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CollectiveTimeout, PeerLost, join_ranks
 

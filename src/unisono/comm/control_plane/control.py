@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from unisono.comm.control_plane.handshake import Pass
+from unisono.comm.control_plane.job_pass import Pass
 
 LEFT = "has left: it closed its communicator"
 """The reason of a rank that left cleanly."""

@@ -17,11 +17,11 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from unisono.comm.control_plane.channel import UNAUTHENTICATED_LIMIT_BYTES, Channel
+from unisono.comm.control_plane.job_pass import Pass
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError, UsageError
 
@@ -37,22 +37,6 @@ STRANGER = "has the name of this job but not its secret: it belongs to another u
 
 class HandshakeFailed(Exception):
     """Raised where the other side does not belong to this job, or uses another protocol."""
-
-
-@dataclass(frozen=True)
-class Pass:
-    """What a process knows of its job, and what it demands of others that want to take part."""
-
-    secret: str
-    """Known to no other user; empty where none could be had."""
-    name: str = ""
-    """Public. Empty: the job has no name, and the secret alone counts."""
-    no_secret: str = ""
-    """Why processes on other hosts cannot know `secret`; empty: all know it."""
-
-    def demands_secret(self, is_here: bool) -> bool:
-        """Whether the other side must prove the secret; `is_here`: it runs on this machine, so it can read the same files."""
-        return bool(self.secret) and (is_here or not self.no_secret)
 
 
 def authenticate(

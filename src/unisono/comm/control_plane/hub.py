@@ -17,7 +17,8 @@ from typing import Any
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, SILENCE_S, Channel
 from unisono.comm.control_plane.control import LEFT
 from unisono.comm.control_plane.guests import Guests
-from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed, Pass
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
+from unisono.comm.control_plane.job_pass import Pass
 from unisono.comm.control_plane.meeting import is_loopback, named_job, on_one_machine
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.comm.control_plane.rounds import Delivery, Rounds

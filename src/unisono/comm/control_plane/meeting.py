@@ -12,7 +12,8 @@ from time import monotonic
 from typing import Any
 
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
-from unisono.comm.control_plane.handshake import HandshakeFailed, Pass, authenticate
+from unisono.comm.control_plane.handshake import HandshakeFailed, authenticate
+from unisono.comm.control_plane.job_pass import Pass
 from unisono.errors import CollectiveTimeout, CommError, UsageError
 
 CONNECT_WAIT_S = 1.0

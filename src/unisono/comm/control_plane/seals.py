@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from unisono.comm.control_plane.handshake import Pass
+from unisono.comm.control_plane.job_pass import Pass
 from unisono.errors import UsageError
 
 SEAL_BYTES = hashlib.sha256().digest_size

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unisono.comm.base import Call, Communicator, Envelope, Group, Op, Watch
 from unisono.comm.control_plane.control import Control, Report
-from unisono.comm.control_plane.handshake import Pass
+from unisono.comm.control_plane.job_pass import Pass
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.comm.driver import FinishedWork, Work
 from unisono.errors import CommError

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from unisono.data.fold_data import apply_division
 from unisono.data.random_streams import seeded_generators
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
@@ -31,6 +30,10 @@ def make_splits(resolved: ResolvedTask) -> Splits:
         raise UsageError(
             f"data of the task must return un.Splits(train=..., validation=..., test=...); it returned {_kind_of_value(found)}"
         )
+    if resolved.division is None:
+        return found
+    from unisono.data.fold_data import apply_division
+
     return apply_division(found, resolved.division)
 
 

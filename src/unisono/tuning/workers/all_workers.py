@@ -14,7 +14,8 @@ from unisono.cluster.rendezvous import ports
 from unisono.cluster.topology import Topology
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel
 from unisono.comm.control_plane.guests import Guests
-from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed, Pass
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
+from unisono.comm.control_plane.job_pass import Pass
 from unisono.comm.control_plane.meeting import connect_to_hub, is_loopback, listen, on_one_machine
 from unisono.comm.control_plane.plain import encode
 from unisono.errors import CommError, TrainingFailed, UsageError, join_ranks

@@ -7,7 +7,8 @@ import hmac
 
 import pytest
 
-from unisono.comm.control_plane.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES, Challenge, HandshakeFailed, Pass
+from unisono.comm.control_plane.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES, Challenge, HandshakeFailed
+from unisono.comm.control_plane.job_pass import Pass
 from unisono.comm.control_plane.plain import encode
 from unisono.comm.control_plane.seals import SEAL_BYTES, seal, unseal
 from unisono.errors import UsageError

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from unisono.comm.control_plane import meeting
-from unisono.comm.control_plane.handshake import Pass
+from unisono.comm.control_plane.job_pass import Pass
 
 
 def test_attend_is_called_before_every_port(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from time import monotonic, sleep
 from typing import Any
 
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel, set_tcp_options
-from unisono.comm.control_plane.handshake import HandshakeFailed, Pass, authenticate
+from unisono.comm.control_plane.handshake import HandshakeFailed, authenticate
+from unisono.comm.control_plane.job_pass import Pass
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError, UsageError
 from unisono.horovod._impl.elastic.worker_environment import DriverAddress, RankAssignment, assignment_from_plain, driver_address

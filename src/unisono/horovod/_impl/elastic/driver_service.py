@@ -11,7 +11,8 @@ from typing import Any
 
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel
 from unisono.comm.control_plane.guests import Guests
-from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed, Pass
+from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
+from unisono.comm.control_plane.job_pass import Pass
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.errors import CommError
 
