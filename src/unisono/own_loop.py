@@ -104,7 +104,6 @@ class DistributedOptimizer(Wrapped):
         replicate(comm, [*self._parameters.values.values(), *rest])
         for one in moved:
             one.register_post_accumulate_grad_hook(partial(_note_backward, ref(self)))  # type: ignore[no-untyped-call]
-        self._is_synchronized: bool
         self._note_gradients()
 
     @property
