@@ -80,6 +80,11 @@ class DistributedOptimizer(Wrapped):
         comm: The communicator of the workers, from `un.connect()`.
     """
 
+    _version: int
+    """That of the gradients when autograd had made them."""
+    _is_synchronized: bool
+    """Whether the gradients are those of all workers."""
+
     def __new__(cls, optimizer: Optimizer, model: nn.Module, comm: Communicator) -> Self:  # noqa: ARG004
         if not isinstance(optimizer, Optimizer) or isinstance(optimizer, Wrapped):
             what = "one that is distributed already" if isinstance(optimizer, Wrapped) else f"a {type(optimizer).__name__}"
