@@ -121,6 +121,7 @@ REFUSED = {
     "[lr]\nchoice=[1]\n['lr']\nchoice=[2]": "is not valid TOML",
     "[data.size]\nchoice=[1]\n['data.size']\nchoice=[2]": "data.size in .* is given twice",
     "[lr]\nchoice=[[1, 2]]": "it is not a text, a number",
+    "[data_seed]\nchoice=[0, 1]": "trials are compared on the same data, so data_seed cannot be searched",
     "[global_batch]\nchoice=['many']": "global_batch|--global-batch",
 }
 
