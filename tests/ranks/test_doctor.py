@@ -74,7 +74,7 @@ def rank_of(size: int, rank: int, job: str) -> dict[str, str]:
     token = job_token("test of doctor", job, str(os.getpid()))
     values = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size, "NODE_RANK": 0, "NUM_NODES": 1}
     place = {f"UNISONO_{name}": str(value) for name, value in values.items()}
-    meeting = {"UNISONO_TOKEN": token, "UNISONO_RENDEZVOUS": f"127.0.0.1:{derived_port(token)}"}
+    meeting = {"UNISONO_LAUNCH": token, "UNISONO_TOKEN": token, "UNISONO_RENDEZVOUS": f"127.0.0.1:{derived_port(token)}"}
     return {**plain_environment(), **place, **meeting}
 
 

@@ -130,7 +130,7 @@ SIGNALLED_AFTERWARDS = """
             return 60
 
         def read(self, indices):
-            if len(indices) > 2:  # no more than two are looked at before work starts
+            if os.path.exists("run/metrics.jsonl"):  # samples are read before, too, to compare them over workers
                 os.kill(os.getpid(), signal.SIGINT)
             return INPUTS[indices], LABELS[indices]
 
