@@ -48,7 +48,7 @@ class GlooCommunicator(TorchCommunicator):
         options = dist.ProcessGroupGloo._Options()
         before = listening_sockets()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._host)]
-        # gloo and the store keep whoever connects, and gloo ends the process when it can open no more files.
+        # gloo and the store keep every connection, and gloo ends the process when it can open no more files.
         self._ports = (listening_sockets() - before) | self._store_port
         options._timeout = self._library_limit(self.time_limit_s)
         return dist.ProcessGroupGloo(self._join_store(host, port), self.rank, self.size, options)
