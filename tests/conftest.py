@@ -90,6 +90,25 @@ def fork_server() -> Iterator[ForkServer]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def keras_server() -> Iterator[ForkServer]:
+    """The same with Keras, on torch."""
+    from tests.system import fork_server
+
+    with fork_server.fork_server("keras", "unisono.keras", environment={"KERAS_BACKEND": "torch"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tensorflow_server() -> Iterator[ForkServer]:
+    """The same with TensorFlow, and Keras on it."""
+    from tests.system import fork_server
+
+    environment = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with fork_server.fork_server("tensorflow", "keras", "unisono.keras", environment=environment) as running:
+        yield running
+
+
 class Snapshot:
     """What exists now; `leaks` says what has been added since."""
 

@@ -16,18 +16,21 @@ LEARNING, ELASTIC = "horovod_keras.py", "horovod_keras_elastic.py"
 ODD = "horovod_keras_odd.py"
 """Run by the first one, in the same processes."""
 LIMIT_S = 400.0
+COMPILED_FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""For JAX, which compiles longer than it computes."""
 
 Results = Callable[[str, str, int], GroupResult]
 
 
 @pytest.fixture(scope="module")
-def results(fork_server: ForkServer) -> Results:
+def results(fork_server: ForkServer, keras_server: ForkServer, tensorflow_server: ForkServer) -> Results:
     """A program runs all its checks when the first of them is asked for."""
+    servers = {"torch": keras_server, "tensorflow": tensorflow_server, "jax": fork_server}
 
     @cache
     def run(program: str, backend: str, size: int) -> GroupResult:
-        variables = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        with fork_server.start([str(PROGRAMS / program)], size, "shm" if size > 1 else "single", variables) as group:
+        variables = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": COMPILED_FAST}
+        with servers[backend].start([str(PROGRAMS / program)], size, "shm" if size > 1 else "single", variables) as group:
             return group.wait(LIMIT_S)
 
     return run

@@ -45,13 +45,13 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def results(fork_server: ForkServer) -> Results:
+def results(tensorflow_server: ForkServer) -> Results:
     """A program runs all its checks when the first of them is asked for."""
 
     @cache
     def run(program: str, engine: str, size: int) -> GroupResult:
         variables = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
-        with fork_server.start([str(PROGRAMS / program)], size, engine, variables) as group:
+        with tensorflow_server.start([str(PROGRAMS / program)], size, engine, variables) as group:
             return group.wait(LIMIT_S)
 
     return run

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,30 @@ import numpy as np
 import pytest
 
 from tests.ranks.launching import Launcher
+from tests.system.fork_server import ForkServer
 from tests.system.ports import free_ports
 
 PROGRAM = Path(__file__).parent / "programs" / "keras_fit.py"
 LIMIT_S = 220.0
 
 
-def run(tmp_path: Path, backend: str, num_workers: int, program: Path, *arguments: str) -> list[Any]:
-    """What every rank of a program wrote."""
-    out = tmp_path / "found"
-    env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    with Launcher("-n", str(num_workers), str(program), str(out), *arguments, env=env).reading() as launcher:
-        assert launcher.finish(LIMIT_S) == 0, launcher.shown()
-    return [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(num_workers)]
+Run = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def run(fork_server: ForkServer, keras_server: ForkServer, tensorflow_server: ForkServer, tmp_path: Path) -> Run:
+    """Returns what every rank of a program wrote."""
+    servers = {"torch": keras_server, "tensorflow": tensorflow_server, "jax": fork_server}
+
+    def run(backend: str, num_workers: int, program: Path, *arguments: str) -> list[Any]:
+        out = tmp_path / "found"
+        env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = servers[backend].stand_in([str(program), str(out), *arguments])
+        with Launcher("-n", str(num_workers), *command, env=env).reading() as launcher:
+            assert launcher.finish(LIMIT_S) == 0, launcher.shown()
+        return [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(num_workers)]
+
+    return run
 
 
 def assert_near(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
@@ -46,8 +58,8 @@ def seldom(backend: str, what: Any) -> Any:
     ("backend", "num_workers"),
     [often("torch", 3), often("tensorflow", 2), seldom("jax", 2), seldom("torch", 2), seldom("tensorflow", 3), seldom("jax", 3)],
 )
-def test_fit_is_that_of_one_worker(tmp_path: Path, backend: str, num_workers: int) -> None:
-    ranks = run(tmp_path, backend, num_workers, PROGRAM)
+def test_fit_is_that_of_one_worker(run: Run, backend: str, num_workers: int) -> None:
+    ranks = run(backend, num_workers, PROGRAM)
     for kind in ("sgd", "adam"):
         plain = ranks[0][f"plain {kind}"]
         for rank in ranks:
@@ -85,8 +97,8 @@ FEW = ("local_sgd", "gem")
     ("backend", "algorithms"),
     [often("torch", FEW), seldom("torch", ALGORITHMS), seldom("tensorflow", ALGORITHMS), seldom("jax", ALGORITHMS)],
 )
-def test_each_algorithm_trains(tmp_path: Path, backend: str, algorithms: tuple[str, ...]) -> None:
-    ranks = run(tmp_path, backend, 3, PROGRAM.with_name("keras_algorithms.py"), *algorithms)
+def test_each_algorithm_trains(run: Run, backend: str, algorithms: tuple[str, ...]) -> None:
+    ranks = run(backend, 3, PROGRAM.with_name("keras_algorithms.py"), *algorithms)
     assert tuple(ranks[0]) == algorithms
     assert all(accuracy >= 0.95 for accuracy in ranks[0].values()), ranks[0]
 
@@ -103,16 +115,16 @@ def test_each_algorithm_trains(tmp_path: Path, backend: str, algorithms: tuple[s
         seldom("jax", "1epochs"),
     ],
 )
-def test_a_killed_fit_resumes(tmp_path: Path, backend: str, every: str) -> None:
+def test_a_killed_fit_resumes(run: Run, tmp_path: Path, backend: str, every: str) -> None:
     """With batch normalisation, dropout, callbacks that set the learning rate, and a second fit after it."""
     program = PROGRAM.with_name("keras_backup.py")
-    whole, *_ = run(tmp_path, backend, 2, program, str(tmp_path / "whole"), every)
+    whole, *_ = run(backend, 2, program, str(tmp_path / "whole"), every)
     env = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     killed = ("-n", "2", str(program), str(tmp_path / "found"), str(tmp_path / "cut"), every, "8")
     with Launcher(*killed, env=env).reading() as launcher:
         assert launcher.finish(LIMIT_S) != 0
         assert "SIGKILL" in launcher.shown()
-    for rank in run(tmp_path, backend, 2, program, str(tmp_path / "cut"), every):
+    for rank in run(backend, 2, program, str(tmp_path / "cut"), every):
         assert rank["weights"] == whole["weights"] and rank["lr"] == whole["lr"] and rank["again"] == whole["again"]
         for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
             assert rank["history"][name] == whole["history"][name]
@@ -134,8 +146,8 @@ REFUSED = {
 
 
 @pytest.mark.timeout(120)
-def test_callbacks_act_on_all_workers(tmp_path: Path) -> None:
-    ranks = run(tmp_path, "torch", 2, PROGRAM.with_name("keras_callbacks.py"))
+def test_callbacks_act_on_all_workers(run: Run, tmp_path: Path) -> None:
+    ranks = run("torch", 2, PROGRAM.with_name("keras_callbacks.py"))
     for rank in ranks:
         assert rank["epochs"] < 9 and abs(rank["now"] - rank["best"]) < 1e-6, "stopped early, with the best weights"
         assert rank["weights"] == ranks[0]["weights"]
@@ -156,8 +168,8 @@ def test_callbacks_act_on_all_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_workers_that_do_not_wait(tmp_path: Path) -> None:
-    ranks = run(tmp_path, "torch", 3, PROGRAM.with_name("keras_server.py"))
+def test_workers_that_do_not_wait(run: Run) -> None:
+    ranks = run("torch", 3, PROGRAM.with_name("keras_server.py"))
     for rank in ranks:
         assert rank["sum"] == ranks[0]["sum"]
         assert rank["predicted"] > 0.85 and abs(rank["evaluated"][1] - rank["predicted"]) < 1e-6

@@ -20,10 +20,10 @@ PROGRAM = Path(__file__).parent / "programs" / "keras_strategy.py"
 
 
 @pytest.fixture(scope="module")
-def ended(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], str, Path]:
+def ended(keras_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], str, Path]:
     """What each of two workers found, the output, and the folder."""
     folder = tmp_path_factory.mktemp("strategy")
-    with fork_server.start([str(PROGRAM), str(folder / "found")], 2, "shm", {"KERAS_BACKEND": "torch"}) as group:
+    with keras_server.start([str(PROGRAM), str(folder / "found")], 2, "shm", {"KERAS_BACKEND": "torch"}) as group:
         found = group.wait(150.0)
     assert found.exit_code == 0, found
     return [json.loads((folder / f"found.{rank}").read_text()) for rank in range(2)], found.output, folder

@@ -3,7 +3,8 @@
 They are processes like any other, with the environment that `unisono run` gives. What the launcher itself does with them (lines,
 signals, ends) is tested where it is meant; here nobody ends a rank but itself, or the test that gives up waiting.
 
-`python -m tests.system.fork_server FD` is the process; for each group it forks a keeper, which forks the ranks and buries them.
+`python -m tests.system.fork_server FD MODULE...` is the process; for each group it forks a keeper, which forks the ranks and
+buries them.
 """
 
 from __future__ import annotations
@@ -114,16 +115,16 @@ class ForkServer:
 
 
 @contextmanager
-def fork_server() -> Iterator[ForkServer]:
-    """Local, blocking until it is ready."""
+def fork_server(*modules: str, environment: Mapping[str, str] | None = None) -> Iterator[ForkServer]:
+    """Local: loads these modules too, with these variables."""
     with tempfile.TemporaryDirectory(prefix="unisono-fork-server-") as folder, socket.socket(socket.AF_UNIX) as listener:
         address = str(Path(folder) / "door")
         listener.bind(address)
         listener.listen(16)
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.system.fork_server", str(listener.fileno())],
+            ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.system.fork_server", str(listener.fileno()), *modules],
             cwd=ROOT,
-            env={**plain_environment(), "OMP_NUM_THREADS": "1"},
+            env={**plain_environment(), "OMP_NUM_THREADS": "1", **(environment or {})},
             pass_fds=[listener.fileno()],
             stdin=subprocess.DEVNULL,
         )
@@ -166,10 +167,11 @@ def _request(program: Sequence[str], size: int, engine: str, output: str, enviro
 
 
 def main() -> None:
-    for module in (*COMMUNICATION, *VERBS, *AT_USE):
+    door, *more = sys.argv[1:]
+    for module in (*COMMUNICATION, *VERBS, *AT_USE, *more):
         importlib.import_module(module)
 
-    program = _serve(socket.socket(fileno=int(sys.argv[1])))
+    program = _serve(socket.socket(fileno=int(door)))
     # Only a rank comes here. What it raises goes up to the interpreter, as it does in any program.
     sys.argv = program[1:] if program[0] == "-m" else program
     if program[0] == "-m":
