@@ -22,7 +22,7 @@ from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import Page, Result, Table
 from bench.rounds import spread
-from bench.trainings import Runs, accuracy, data_options, grouped, staleness, time_to, trained_with_seeds
+from bench.trainings import PAPERS_DOWNPOUR, Runs, accuracy, data_options, grouped, staleness, time_to, trained_with_seeds
 
 WORKERS = 4
 SEEDS = (0, 1, 2)
@@ -50,7 +50,7 @@ SYNCHRONOUS = "allreduce"
 ENTRIES = (
     Entry(SYNCHRONOUS, ("--lr", "0.05", *MOMENTUM)),
     Entry("parameter_server", ("--lr", "0.05", *MOMENTUM), has_server=True),
-    Entry("downpour", ("--lr", "0.1", "--set", "schedule.warmup_epochs=1"), has_server=True),
+    Entry("downpour", ("--lr", "0.1", "--set", "schedule.warmup_epochs=1", *PAPERS_DOWNPOUR[2:]), has_server=True),
     Entry("easgd", ("--lr", "0.05", "--set", "algorithm.momentum=0.9", "--set", "algorithm.period=4"), has_server=True),
     Entry("gem", ("--lr", "0.05", *MOMENTUM), has_server=True),
     Entry("local_sgd", ("--lr", "0.05", *MOMENTUM, "--set", "algorithm.period=8")),

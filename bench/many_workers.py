@@ -19,7 +19,7 @@ from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import Page, Result, Table
 from bench.sizes import show_count
-from bench.trainings import accuracy, best, data_options, side_by_side, staleness
+from bench.trainings import PAPERS_DOWNPOUR, accuracy, best, data_options, side_by_side, staleness
 
 GEM, DOWNPOUR, DOWNPOUR_PLAIN, SGD = "gem", "downpour, momentum", "downpour", "sgd, momentum"
 BATCH, LR, MOMENTUM, EPOCHS = 64, 0.05, 0.9, 30
@@ -31,8 +31,8 @@ HOPELESS_EPOCHS = 10
 WITH_MOMENTUM = ("--set", f"optimizer.momentum={MOMENTUM}")
 OPTIONS: dict[str, tuple[str, ...]] = {
     GEM: ("--algorithm", "gem", *WITH_MOMENTUM),
-    DOWNPOUR: ("--algorithm", "downpour", *WITH_MOMENTUM),
-    DOWNPOUR_PLAIN: ("--algorithm", "downpour"),
+    DOWNPOUR: (*PAPERS_DOWNPOUR, *WITH_MOMENTUM),
+    DOWNPOUR_PLAIN: PAPERS_DOWNPOUR,
     SGD: WITH_MOMENTUM,
 }
 LIMIT_S = 4 * 3600.0

@@ -33,7 +33,8 @@ def _server(algorithm: str, *words: str) -> Reference:
     return Reference(f"{algorithm}, simulated", [train("--simulate 3 --algorithm", algorithm, *words)])
 
 
-DOWNPOUR = "--algorithm downpour --set algorithm.pull_every=2 --epochs 2"
+PAPERS_DOWNPOUR = "--set algorithm.optimizer_on=server --set algorithm.damping=none"
+DOWNPOUR = f"--algorithm downpour {PAPERS_DOWNPOUR} --set algorithm.pull_every=2 --epochs 2"
 """As `references/downpour_run` was trained, with two workers."""
 MOMENTUM = "--set optimizer.momentum=0.9"
 TWO = f"-n 2 --hash-every 3 {MOMENTUM}"
@@ -76,7 +77,7 @@ REFERENCES = (
     Reference("local_sgd in groups", [train("-n 4 --group 2 --algorithm local_sgd --set algorithm.momentum=reset")]),
     Reference("post_local_sgd", [train("-n 2 --algorithm post_local_sgd --set algorithm.switch_step=9 --set algorithm.period=3")]),
     Reference("diloco", [train("-n 2", DILOCO)]),
-    _server("downpour", "--set algorithm.push_every=2 --set algorithm.damping=staleness"),
+    _server("downpour", "--set algorithm.push_every=2 --set algorithm.optimizer_on=server"),
     _server("easgd", "--set algorithm.period=3 --set algorithm.momentum=0.5"),
     Reference("gem, simulated", [train("--simulate 3 --algorithm gem", "--max-steps 40"), train("--simulate 3 --algorithm gem")]),
     _server("parameter_server"),

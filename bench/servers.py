@@ -21,14 +21,14 @@ from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import INTERLEAVED, Page, Result, Table
 from bench.rounds import estimate, orders
-from bench.trainings import data_options, trained
+from bench.trainings import PAPERS_DOWNPOUR, data_options, trained
 
 RATE, WORKERS, LIMIT_S, SEED = "250mbit", 4, 300.0, 20
 ROWS = {"1 server": 1, "1 server A/A": 1, "2 servers": 2}
 ROUNDS, QUICK_ROUNDS = 6, 1
 EFFORT = {"epochs": 2, "num_train": 1280, "num_test": 100}
 OPTIONS = (
-    *("--algorithm", "downpour", "--lr", "0.001", "--global-batch", "128"),
+    *(*PAPERS_DOWNPOUR, "--lr", "0.001", "--global-batch", "128"),
     *("--set", "model.kind=wide", "--set", "model.width=768", "--seed", "0"),
 )
 

@@ -34,6 +34,8 @@ KEPT = (
 )
 """Of the summary of a run."""
 LOOK_EVERY_S = 0.2
+PAPERS_DOWNPOUR = ("--algorithm", "downpour", "--set", "algorithm.optimizer_on=server", "--set", "algorithm.damping=none")
+"""Downpour as it was published, with one optimiser and without damping."""
 
 Commands = Callable[[Sequence[str]], Sequence[Sequence[str]]]
 """The commands that together are one training, from that of one process."""

@@ -25,7 +25,7 @@ from unisono.data.loader import Portion
 from unisono.model.tail import StepStats
 
 Vector = npt.NDArray[np.float64]
-SIZE, NUM_WORKERS, LR = 7, 3, 0.05
+SIZE, NUM_WORKERS, LR, MOMENTUM = 7, 3, 0.05, 0.8
 NUM_UNITS = 200
 START = np.linspace(-1.0, 1.5, SIZE)
 
@@ -46,6 +46,7 @@ class Bowl:
         self.gradient = torch.zeros(SIZE, dtype=torch.float64)
         self.statistics = torch.full((2,), 99.0, dtype=torch.float64)
         self.uses = np.ones(1)
+        self.velocity = torch.zeros(SIZE, dtype=torch.float64)
 
     def compute(self, portion: Portion, at: StepInfo) -> StepStats:
         unit = int(portion.indices[0])
@@ -57,14 +58,16 @@ class Bowl:
         """It is no group."""
 
     def optimise(self, settings: GroupSettings) -> None:
-        self.values.sub_(self.gradient, alpha=settings[0]["lr"])
+        self.velocity.mul_(MOMENTUM).add_(self.gradient)
+        self.values.sub_(self.velocity, alpha=settings[0]["lr"])
 
     def state(self) -> dict[str, Any]:
-        return {"values": self.values, "statistics": self.statistics}
+        return {"values": self.values, "statistics": self.statistics, "velocity": self.velocity}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.values.copy_(state["values"])
         self.statistics.copy_(state["statistics"])
+        self.velocity.copy_(state["velocity"])
 
 
 class Momentum:
@@ -72,7 +75,7 @@ class Momentum:
 
     def __init__(self, values: Tensor) -> None:
         self.parameter = torch.nn.Parameter(values)
-        self.optimizer = torch.optim.SGD([self.parameter], lr=LR, momentum=0.8)
+        self.optimizer = torch.optim.SGD([self.parameter], lr=LR, momentum=MOMENTUM)
 
     def __call__(self, gradient: Tensor, uses: npt.NDArray[np.float64]) -> None:
         assert uses.tolist() in ([1.0], [2.0], [3.0])
@@ -209,6 +212,33 @@ def gem_reference(order: list[int], kappa: float, clip: float | None) -> Vector:
 
 
 def downpour_reference(order: list[int], push: int, pull: int, damping: bool) -> Vector:
+    """Each worker has a momentum of its own."""
+    available, centre, version = units(), START.copy(), 0
+    x, accrued, velocity = [centre.copy() for _ in range(3)], *([np.zeros(SIZE) for _ in range(3)] for _ in range(2))
+    done, seen = [0, 0, 0], [0, 0, 0]
+
+    def until_call(n: int) -> int:
+        return next(k for k in range(1, 100) if (n + k) % push == 0 or (n + k) % pull == 0)
+
+    hand = [take(available, until_call(0)) for _ in range(3)]
+    for w in order:
+        for unit in hand[w]:
+            velocity[w] = MOMENTUM * velocity[w] + gradient_at(x[w], unit)
+            x[w] = x[w] - LR * velocity[w]
+            accrued[w] = accrued[w] - LR * velocity[w]
+            done[w] += 1
+        if done[w] % push == 0:
+            centre = centre + accrued[w] / ((version - seen[w] + 1) if damping else 1)
+            version += 1
+            accrued[w] = np.zeros(SIZE)
+        if done[w] % pull == 0:
+            x[w], seen[w] = centre.copy(), version
+        hand[w] = take(available, until_call(done[w]))
+    return centre
+
+
+def paper_reference(order: list[int], push: int, pull: int, damping: bool) -> Vector:
+    """One momentum, at the server."""
     available, centre, velocity, version = units(), START.copy(), np.zeros(SIZE), 0
     x, accrued = [centre.copy() for _ in range(3)], [np.zeros(SIZE) for _ in range(3)]
     done, seen = [0, 0, 0], [0, 0, 0]
@@ -227,7 +257,7 @@ def downpour_reference(order: list[int], push: int, pull: int, damping: bool) ->
             done[w] += 1
         if done[w] % push == 0:
             g = accrued[w] / max(1, version - seen[w]) if damping else accrued[w]
-            velocity = g if first else 0.8 * velocity + g
+            velocity = g if first else MOMENTUM * velocity + g
             first = False
             centre = centre - LR * velocity
             version += 1
@@ -248,7 +278,8 @@ def easgd_reference(order: list[int], period: int, alpha: float, mu: float) -> V
                 v[w] = mu * v[w] - LR * gradient_at(x[w] + mu * v[w], unit)
                 x[w] = x[w] + v[w] - pull[w]
             else:
-                x[w] = x[w] - pull[w] - LR * gradient_at(x[w], unit)
+                v[w] = MOMENTUM * v[w] + gradient_at(x[w], unit)
+                x[w] = x[w] - pull[w] - LR * v[w]
             pull[w] = np.zeros(SIZE)
         pull[w] = alpha * (x[w] - centre)
         centre = centre + pull[w]
@@ -256,15 +287,25 @@ def easgd_reference(order: list[int], period: int, alpha: float, mu: float) -> V
     return centre
 
 
+PAPER = {"optimizer_on": "server", "damping": "none"}
 CASES: Mapping[str, tuple[tuple[str, dict[str, Any]], Callable[[list[int]], Vector]]] = {
     "gem": (("gem", {"clip": None}), lambda order: gem_reference(order, 1.0, None)),
     "gem of high energy, clipped": (("gem", {"kappa": 2.0, "clip": 5.0}), lambda order: gem_reference(order, 2.0, 5.0)),
-    "downpour": (("downpour", {}), lambda order: downpour_reference(order, 1, 1, False)),
+    "downpour": (("downpour", {}), lambda order: downpour_reference(order, 1, 1, True)),
     "downpour, push 2, pull 3": (
         ("downpour", {"push_every": 2, "pull_every": 3}),
-        lambda order: downpour_reference(order, 2, 3, False),
+        lambda order: downpour_reference(order, 2, 3, True),
     ),
-    "downpour, damped": (("downpour", {"damping": "staleness"}), lambda order: downpour_reference(order, 1, 1, True)),
+    "downpour, not damped": (("downpour", {"damping": "none"}), lambda order: downpour_reference(order, 1, 1, False)),
+    "downpour of the paper": (("downpour", PAPER), lambda order: paper_reference(order, 1, 1, False)),
+    "downpour of the paper, push 2, pull 3": (
+        ("downpour", {**PAPER, "push_every": 2, "pull_every": 3}),
+        lambda order: paper_reference(order, 2, 3, False),
+    ),
+    "downpour of the paper, damped": (
+        ("downpour", {**PAPER, "damping": "staleness"}),
+        lambda order: paper_reference(order, 1, 1, True),
+    ),
     "easgd": (("easgd", {"period": 3}), lambda order: easgd_reference(order, 3, 0.9 / 3, 0.0)),
     "easgd by rho": (("easgd", {"period": 1, "rho": 2.0}), lambda order: easgd_reference(order, 1, LR * 2.0, 0.0)),
     "eamsgd": (("easgd", {"period": 2, "momentum": 0.7}), lambda order: easgd_reference(order, 2, 0.9 / 3, 0.7)),
@@ -300,7 +341,7 @@ def test_the_synchronous_server_averages_all() -> None:
     available, centre, velocity = units(), START.copy(), None
     for _ in ORDERS:
         g = np.mean([gradient_at(centre, next(available)) for _ in range(3)], axis=0)
-        velocity = g if velocity is None else 0.8 * velocity + g
+        velocity = g if velocity is None else MOMENTUM * velocity + g
         centre = centre - LR * velocity
     np.testing.assert_allclose(run.service.model.values.numpy(), centre, rtol=0, atol=1e-12)
 
@@ -308,11 +349,12 @@ def test_the_synchronous_server_averages_all() -> None:
 def test_synchronous_easgd_moves_the_server_weights_by_the_sum_of_differences() -> None:
     run = rounds(rule_of("easgd", period=1, synchronous=True), ORDERS)
     available, centre, alpha = units(), START.copy(), 0.9 / 3
-    x, pull = [START.copy() for _ in range(3)], [np.zeros(SIZE) for _ in range(3)]
+    x, pull, v = [START.copy() for _ in range(3)], *([np.zeros(SIZE) for _ in range(3)] for _ in range(2))
     for order in ORDERS:
         del order  # who comes first does not matter: batches are dealt out in the order of workers
         for w in range(3):
-            x[w] = x[w] - pull[w] - LR * gradient_at(x[w], next(available))
+            v[w] = MOMENTUM * v[w] + gradient_at(x[w], next(available))
+            x[w] = x[w] - pull[w] - LR * v[w]
         pull = [alpha * (x[w] - centre) for w in range(3)]
         centre = centre + sum(pull)
     np.testing.assert_allclose(run.service.model.values.numpy(), centre, rtol=0, atol=1e-12)
@@ -369,9 +411,10 @@ def test_a_waiting_worker_gets_the_server_weights_of_when_work_arrives() -> None
     assert torch.equal(workers[1].state["taken"], centre) and workers[1].version == run.service.version
 
 
-def test_a_gradient_sent_early_is_not_sent_again_after_resuming() -> None:
+@pytest.mark.parametrize("form", [{}, PAPER], ids=["updates", "gradients"])
+def test_what_was_sent_early_is_not_sent_again_after_resuming(form: Mapping[str, str]) -> None:
     """A run is over in the middle of a push period, and is resumed with more epochs."""
-    run = Run(rule_of("downpour", push_every=3, pull_every=3))
+    run = Run(rule_of("downpour", push_every=3, pull_every=3, **form))
     run.service.ledger = Ledger(5, 1)
     for number in (0, 1, 2, 0, 1):
         run.call(number)
@@ -383,7 +426,7 @@ def test_a_gradient_sent_early_is_not_sent_again_after_resuming() -> None:
     while not run.service.has_all_states:
         run.call(next(number for number, said in run.said.items() if said.kind == STATE))
     state = _copied(run.service.state())
-    again = Run(rule_of("downpour", push_every=3, pull_every=3))
+    again = Run(rule_of("downpour", push_every=3, pull_every=3, **form))
     again.service.ledger = Ledger(5, 2)
     assert again.service.restore(state, range(NUM_WORKERS))
     for number in (2, 1, 0, 2, 1):
@@ -393,4 +436,5 @@ def test_a_gradient_sent_early_is_not_sent_again_after_resuming() -> None:
     hands = {number: again.service.ledger.leases[number].units for number in again.service.ledger.leases}
     assert hands == {0: (5, 6, 7), 1: (8,), 2: (9,)}
     after, gathered = again.bowls[1].values.numpy(), again.workers[1]._state.state["accrued"].numpy()
-    np.testing.assert_allclose(gathered, gradient_at(after + LR * gathered, 8), rtol=0, atol=1e-12)
+    expected = gradient_at(after + LR * gathered, 8) if form else -LR * again.bowls[1].velocity.numpy()
+    np.testing.assert_allclose(gathered, expected, rtol=0, atol=1e-12)

@@ -175,7 +175,8 @@ def test_several_servers_and_a_loss_that_is_no_number(fork_server: ForkServer) -
 
 
 def test_what_several_servers_cannot_do_is_refused(fork_server: ForkServer) -> None:
-    told = train(fork_server, "run", 4, *DOWNPOUR, "--servers", "2", "--set", "clip_norm=1.0", code=2)
+    at_server = ("--set", "algorithm.optimizer_on=server", "--set", "clip_norm=1.0")
+    told = train(fork_server, "run", 4, *DOWNPOUR, "--servers", "2", *at_server, code=2)
     assert "clip_norm 1.0 needs the norm of the whole vector, but each of the 2 servers has only a slice of it (--servers)" in told
     assert "--servers has no effect with --algorithm allreduce, which has no server" in train(
         fork_server, "run", 2, "--servers", "2", code=2

@@ -99,6 +99,9 @@ class Algorithm(ABC):
     """The class of its options, an `AlgorithmOptions`: the names of `--set algorithm.NAME=VALUE`."""
     examples: ClassVar[Examples] = (MappingProxyType({}),)
     """The settings with which the contract suite tests it."""
+    older_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Options whose default was another in earlier versions, with that default. The record of a run says of these only what
+    differs from it."""
     has_server: ClassVar[bool] = False
     keeps_equal: ClassVar[bool] = False
     """Whether replicas are equal after every step, running statistics too."""

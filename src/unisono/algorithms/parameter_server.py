@@ -38,7 +38,10 @@ class ParameterServer(ServerAlgorithm):
 
     Options: ClassVar[type[Any]] = Options
     examples: ClassVar[Examples] = ({"optimizer.momentum": 0.5},)
-    server_optimises: ClassVar[bool] = True
+
+    @property
+    def server_optimises(self) -> bool:
+        return True
 
     @property
     def waits_for_all(self) -> bool:

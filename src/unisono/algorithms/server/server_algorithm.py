@@ -105,8 +105,6 @@ class ServerAlgorithm(Algorithm):
     has_server: ClassVar[bool] = True
     replies_with_weights: ClassVar[bool] = True
     """Whether a reply is the server's weights; then its running statistics come with them. Otherwise a worker keeps its own."""
-    server_optimises: ClassVar[bool] = False
-    """Whether `apply_update` moves the weights with the optimiser of the task."""
     needs_whole: ClassVar[bool] = False
     """Whether `apply_update` needs a norm, or something else of all numbers together; then there is but one server."""
 
@@ -122,6 +120,15 @@ class ServerAlgorithm(Algorithm):
 
     def read_optimizer(self, optimizer: object, options: Mapping[str, Any], clip_norm: float | None) -> None:
         """Local: reads what the rule uses of the task's optimiser, and refuses what would have no effect."""
+
+    def advice(self, staleness: float) -> str:  # noqa: ARG002
+        """Local, on the server: a warning if updates of this mean age make the training unstable; else empty."""
+        return ""
+
+    @property
+    def server_optimises(self) -> bool:
+        """Whether `apply_update` moves the weights with the optimiser of the task."""
+        return False
 
     @property
     def waits_for_all(self) -> bool:

@@ -53,11 +53,16 @@ class Waits:
         for name in (*_KEPT, "before_s"):
             setattr(self, name, state[name])
 
+    @property
+    def staleness(self) -> float:
+        """How many updates old the updates were on average."""
+        return self.staleness_sum / max(1, self.num_updates)
+
     def metrics(self) -> dict[str, float]:
         """Local: the metrics of the epoch: staleness, waiting, load of the server."""
         took_s, workers_s = self.before_s + self.took_s(), self.wait_s + self.work_s
         return {
-            "staleness": self.staleness_sum / max(1, self.num_updates),
+            "staleness": self.staleness,
             "staleness_max": float(self.staleness_max),
             "updates_per_s": self.num_updates / took_s if took_s else 0.0,
             "waiting": self.wait_s / workers_s if workers_s else 0.0,

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from unisono.algorithms.base import find_algorithm, known_algorithms
 from unisono.cluster.resolve import launch_id
 from unisono.data.data_differences import Fingerprint, values_of
 from unisono.files.step_folders import StepFolders
@@ -70,9 +71,8 @@ def averages_there(config: TrainConfig) -> dict[str, str]:
         return {}
 
 
-def was_unseeded(config: TrainConfig) -> bool:
-    """Local, on rank 0: whether the run to be resumed or repeated is of a version that did not seed the generators for `data`, so
-    that only without a seed the data are the same."""
+def settings_of_older_version(config: TrainConfig) -> dict[str, Any]:
+    """Local, on rank 0: settings whose default was another when the run to be resumed or repeated was begun, as they were then."""
     there = None if config.replay is None else Path(config.replay)  # a run, or the record of one
     runs = [
         there if there is None or there.is_dir() else there.parent,
@@ -81,10 +81,19 @@ def was_unseeded(config: TrainConfig) -> bool:
     for file in (run / "config.json" for run in runs if run is not None):
         if file.is_file():
             try:
-                return json.loads(file.read_text()).get("settings", {"data_seed": 0}).get("data_seed") is None
+                record = json.loads(file.read_text())
             except ValueError:
-                return False  # reported where the run is opened
-    return False
+                return {}  # reported where the run is opened
+            unseeded = record.get("settings", {"data_seed": 0}).get("data_seed") is None  # generators were not seeded for `data`
+            return {**({"data_seed": None} if unseeded else {}), **_algorithm_of_older_version(record.get("algorithm", {}))}
+    return {}
+
+
+def _algorithm_of_older_version(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: the options of an algorithm that a record leaves out."""
+    kind = find_algorithm(recorded["name"]) if recorded.get("name") in known_algorithms() else None
+    older = {} if kind is None else kind.older_defaults
+    return {f"algorithm.{name}": value for name, value in older.items() if name not in recorded}
 
 
 def open_run_output(

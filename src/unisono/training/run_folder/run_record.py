@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from unisono.algorithms.base import find_algorithm
 from unisono.task.averages import OF_OUTPUTS, Averages, averages_record
 from unisono.task.overrides import ResolvedTask
 from unisono.task.task import BEST, Task
@@ -47,7 +48,7 @@ def record_of(config: TrainConfig, resolved: ResolvedTask, size: int, averages: 
         "model": {name: as_plain(value) for name, value in resolved.model.items()},
         "data": {name: as_plain(value) for name, value in resolved.data.items()},
         "settings": settings,
-        "algorithm": {"name": config.algorithm if task.shards is None else SHARDED, **resolved.algorithm, **who},
+        "algorithm": {**_algorithm_record(config.algorithm if task.shards is None else SHARDED, resolved.algorithm), **who},
         "init_from": config.init_from,
         **({} if config.division is None else {"division": dict(config.division)}),
         "num_workers": size,
@@ -55,6 +56,14 @@ def record_of(config: TrainConfig, resolved: ResolvedTask, size: int, averages: 
         "on_nan": config.on_nan,
         **threads,
     }
+
+
+def _algorithm_record(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The name of an algorithm and its options, as they would have been recorded before a default changed."""
+    kind = find_algorithm(name)
+    options = kind.Options(**given)
+    changed = {option: value for option, older in kind.older_defaults.items() if (value := getattr(options, option)) != older}
+    return {"name": name, **{option: value for option, value in given.items() if option not in kind.older_defaults}, **changed}
 
 
 def as_plain(value: Any) -> Any:

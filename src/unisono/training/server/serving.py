@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 POLL_S = 0.05
 """How long the server waits for a call before it checks for other work."""
 MOST_SHOWN = 10
+NUM_JUDGED = 100
+"""Updates of an attempt, in its first whole epoch or before, after which their mean age is judged."""
 
 
 @dataclass
@@ -48,6 +50,8 @@ class Serving:
     pending: EpochSums | None = None
     """Sums of an epoch whose evaluation was cut short, here or in an earlier attempt."""
     _num_stops: int = 0
+    _is_judged: bool = False
+    """Whether the algorithm was asked for its advice."""
     _is_past_end: bool = False
     """In a replay: whether the user was told that the record is over."""
     _stop_is_recorded: bool = False
@@ -113,6 +117,7 @@ class Serving:
         trainer, stats = self.trainer, applied.stats
         done = trainer.progress
         self.waits.add(applied)
+        self._judge()
         self._num_stops += stats.num_stops
         done.follow_server(self.service.step, self.service.ledger.units_per_epoch)
         done.count_data(stats.num_samples, 0.0)
@@ -140,6 +145,14 @@ class Serving:
         )
         for observer in trainer.observers:
             observer.step(event)
+
+    def _judge(self) -> None:
+        """Tells the algorithm's advice on the age of updates, once."""
+        if self._is_judged or self.waits.num_updates < min(NUM_JUDGED, self.service.ledger.units_per_epoch):
+            return
+        self._is_judged = True
+        if advice := self.trainer.algorithm.advice(self.waits.staleness):
+            self.trainer.tell(f"warning: {advice}")
 
     def _not_finite(self, applied: Applied) -> None:
         """Reports a batch whose loss is not finite. It has not changed the server's weights: its worker sent a gradient of zero."""
