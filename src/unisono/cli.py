@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from unisono.errors import PeerLost, ReportedElsewhere, TrainingFailed, UsageError
+from unisono.errors import PeerLost, ReportedElsewhere, TrainingFailed, UsageError, did_you_mean, unknown_name
 from unisono.registry import load
 from unisono.version import __version__
 
@@ -83,12 +83,22 @@ def _dispatch(argv: list[str]) -> int:
     command = load("unisono.commands", verb, VERBS, "verb")
     ours = command.split(argv)[0] if hasattr(command, "split") else argv
     try:
-        args, unknown = parser_of(verb, command).parse_known_args(ours[1:])
+        parser = parser_of(verb, command)
+        args, unknown = parser.parse_known_args(ours[1:])
     except SystemExit as done:  # --help
         return int(done.code or 0)
     if unknown:
-        raise UsageError(f"unisono {verb} does not know {unknown[0]!r}; see unisono {verb} --help")
+        raise _unknown_word(unknown[0], parser)
     return int(command.main(args, argv))
+
+
+def _unknown_word(word: str, parser: argparse.ArgumentParser) -> UsageError:
+    """Pure: the error for a word that a parser does not know: the nearest of its options, where it may be one."""
+    option = word.partition("=")[0]
+    known = [flag for one in parser._actions if one.help != argparse.SUPPRESS for flag in one.option_strings]
+    see = f"see {parser.prog} --help"
+    hint = did_you_mean(option, known, see) if word.startswith("-") else see
+    return UsageError(f"{parser.prog} does not know {option if hint != see else word!r}; {hint}")
 
 
 def parser_of(verb: str, command: ModuleType) -> argparse.ArgumentParser:
@@ -106,6 +116,8 @@ def parser_of(verb: str, command: ModuleType) -> argparse.ArgumentParser:
 
 def _without_verb(argv: list[str]) -> int:
     """Handles a command line without a verb: --help, --version, or a mistake; returns the exit code."""
+    if argv and not argv[0].startswith("-"):
+        raise unknown_name("verb", argv[0], VERBS)
     parser = _Parser(
         prog="unisono",
         description="Trains, tunes, measures and applies neural networks on many workers.",
@@ -128,7 +140,7 @@ def _without_verb(argv: list[str]) -> int:
     except SystemExit as done:  # --help and --version
         return int(done.code or 0)
     if unknown:
-        raise UsageError(f"unisono does not know {unknown[0]!r}; see unisono --help")
+        raise _unknown_word(unknown[0], parser)
     parser.print_help()
     return 0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 
 STOPPED_CODE = 75
 """Exit code: stopped, checkpoint saved; the same command resumes. As sysexits.h calls it: try again later."""
@@ -96,14 +97,47 @@ def join_ranks(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(ordered) != 1 else ''} {', '.join(map(str, ordered))}"
 
 
-def unknown_name(what: str, name: str, known: Iterable[str], place: str = "") -> UsageError:
+def unknown_name(what: str, name: str, known: Iterable[str], place: str = "", also: Iterable[str] = ()) -> UsageError:
     """Pure: the error for a name that is not among those known, with the nearest of them: `raise unknown_name(...)`. `place`
-    follows the name: unknown option 'momentun' of optimizer sgd."""
+    follows the name: unknown option 'momentun' of optimizer sgd. `also` may be meant as well, but is not listed."""
     names = sorted(known)
-    return UsageError(f"unknown {what} {name!r}{place and ' '}{place}; {_known_names(name, names)}")
+    hint = did_you_mean(name, (*names, *also))
+    listed = f"{hint} Known" if hint else "known"
+    return UsageError(f"unknown {what} {name!r}{place and ' '}{place}; {listed}: {', '.join(names) or 'none'}")
 
 
-def _known_names(name: str, names: Sequence[str]) -> str:
-    """Pure: the end of a message about an unknown name: "did you mean 'lr'? Known: lr, seed", or "known: lr, seed"."""
-    near = " or ".join(repr(one) for one in get_close_matches(name, names, n=2))
-    return f"{f'did you mean {near}? Known' if near else 'known'}: {', '.join(names) or 'none'}"
+OTHER_NAMES: Mapping[str, str] = {
+    "learning_rate": "lr",
+    "batch_size": "global_batch",
+    "num_epochs": "epochs",
+    "num_workers": "n",
+    "nproc_per_node": "n",
+    "output_dir": "out",
+}
+"""What other programs call a setting -> what it is called here."""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Pure: "did you mean 'lr'?", with at most two names that are spelled like this one or mean the same; `otherwise` if there are
+    none. Dashes do not count, and of 'model.width' the last part is enough."""
+    names = list(known)
+    forms = {_plain(one).rpartition(".")[2]: one for one in reversed(names)}
+    forms |= {_plain(one): one for one in reversed(names)}
+    asked = _plain(name)
+    if asked not in forms and OTHER_NAMES.get(asked) in forms:
+        asked = OTHER_NAMES[asked]
+    spelled = [asked] if asked in forms else get_close_matches(asked, forms, n=2)
+    near = " or ".join(dict.fromkeys(repr(forms[form]) for form in spelled))
+    return f"did you mean {near}?" if near else otherwise
+
+
+def nearest_path(path: Path) -> str:
+    """Local: "did you mean runs/digits?" for a path that does not exist, or "check the path" where nothing beside it is called
+    alike."""
+    near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], 1) if path.parent.is_dir() else []
+    return f"did you mean {path.with_name(near[0])}?" if near else "check the path"
+
+
+def _plain(name: str) -> str:
+    """Returns a name without what an option of the command line adds to it."""
+    return name.lstrip("-").replace("-", "_")

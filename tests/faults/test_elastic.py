@@ -170,13 +170,13 @@ def test_a_killed_server_restarts_and_a_stopped_run_resumes(start: Callable[...,
     run.until_epoch(3)
     run.until(lambda: any(Path("run/checkpoints").glob("step-*")))
     run.member(0).kill()
-    run.until(lambda: "restarting it" in run.said() and "resumed after step" in run.said())
+    run.until(lambda: "restarting it" in run.said() and "resumed from step" in run.said())
     run.until_epoch(8)
     os.kill(run.process.pid, signal.SIGTERM)
     assert run.process.wait(LIMIT_S) == 75, run.said()
     again = start(40, *options)
     check(again.end(), 40)
-    assert "resumed after step" in again.said()
+    assert "resumed from step" in again.said()
 
 
 def test_there_is_nothing_to_join(tmp_path: Path) -> None:

@@ -303,4 +303,4 @@ def test_nnlo_optimization_driver(workplace: Workplace) -> None:
     words = edited(command("OptimizationDriver.py"), rules)
     write_module(workplace.place / "flatiron")
     outcome = workplace.run("flatiron", *words.split())
-    assert "13 ranks: 2 blocks of 6" in outcome.output and "done: 2 complete" in outcome.output, str(outcome)
+    assert "13 ranks: 2 trials at a time on 6 ranks each" in outcome.output and "done: 2 complete" in outcome.output, str(outcome)

@@ -200,7 +200,7 @@ def test_flatiron_search(workplace: Workplace) -> None:
     workplace.run("flatiron", "python", "prepare.py")
     words = ("--algorithm", "downpour", "--workers", "6", "--folds", "2", "--trials", "2", "--epochs", "1")
     outcome = workplace.run("flatiron", "mpirun", "-np", "13", "unisono", "tune", "nnlo_module.py", *words)
-    assert "13 ranks: 2 blocks of 6" in outcome.output and "done: 2 complete" in outcome.output, str(outcome)
+    assert "13 ranks: 2 trials at a time on 6 ranks each" in outcome.output and "done: 2 complete" in outcome.output, str(outcome)
 
 
 BATCH_FILES = {

@@ -197,7 +197,7 @@ def test_one_of_several_servers_is_signalled_then_killed(fork_server: ForkServer
             ended = group.wait(60)
             assert ended.exit_code == expected, ended
             assert not ended.timed_out
-    assert "resumed after step" in train(fork_server, "run", 4, *options, "--max-steps", "1", code=STOPPED)
+    assert "resumed from step" in train(fork_server, "run", 4, *options, "--max-steps", "1", code=STOPPED)
 
 
 def comings_and_goings(num_units: int, most: int) -> str:
@@ -233,7 +233,7 @@ def test_workers_that_came_and_went_are_repeated(fork_server: ForkServer) -> Non
     assert Path("run/arrivals.txt").read_text() == Path("record.txt").read_text()
     train(fork_server, "again", 1, *options, "--replay", "run", "--checkpoint-every", "4")
     train(fork_server, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4", "--max-steps", "30", code=STOPPED)
-    assert "resumed after step" in train(fork_server, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4")
+    assert "resumed from step" in train(fork_server, "parts", 1, *options, "--replay", "run", "--checkpoint-every", "4")
     assert found("run")["weights"] == found("again")["weights"] == found("parts")["weights"]
 
 
@@ -274,7 +274,7 @@ def test_a_killed_worker_ends_the_job_and_the_same_command_resumes(fork_server: 
     with fork_server.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
         assert group.wait(60).exit_code
     told = train(fork_server, "run", 3, *often)
-    assert "resumed after step" in told
+    assert "resumed from step" in told
     train(fork_server, "again", 1, *GEM, "--simulate", "2", "--replay", "run")
     assert found("again") == found("run")
 
@@ -295,7 +295,7 @@ def test_no_state_is_written_while_an_evaluation_runs(fork_server: ForkServer, e
     with fork_server.start([*TRAIN, "--out", "run", *often], 3, "shm") as group:
         assert group.wait(60).exit_code
     assert not Path("plan").exists()
-    (step,) = re.findall(r"resumed after step (\d+)", train(fork_server, "run", 3, *often))
+    (step,) = re.findall(r"resumed from step (\d+)", train(fork_server, "run", 3, *often))
     assert (int(step) >= 30) == plan.startswith("die-saved")
     train(fork_server, "again", 1, *GEM, "--simulate", "2", "--replay", "run")
     assert found("again") == found("run")

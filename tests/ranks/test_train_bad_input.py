@@ -94,9 +94,9 @@ def of_splits(splits: str, **settings: str) -> str:
     ("options", "words"),
     [
         ("-n 0", "-n (workers) must be a whole number of at least 1; received 0"),
-        ("--epochs x", "--epochs must be a whole number; received 'x'"),
-        ("--epochs 0", "epochs of the task must be a whole number of at least 1; received 0"),
-        ("--lr -1", "lr of the task must be a finite number above 0; received -1"),
+        ("--epochs x", "--epochs must be a whole number of at least 1; received 'x'"),
+        ("--epochs 0", "--epochs must be a whole number of at least 1; received 0"),
+        ("--lr -1", "--lr must be a finite number above 0; received -1"),
         ("--set model.width=abc", "--set model.width must be a whole number; received 'abc'"),
         ("--set model.widht=3", "unknown name 'model.widht' in --set; did you mean 'model.width'?"),
         ("--set metrics=acuracy", "unknown metric 'acuracy'; did you mean 'accuracy'"),
@@ -117,7 +117,7 @@ def of_splits(splits: str, **settings: str) -> str:
         ("--init-from gone.safetensors", "there is no weights file gone.safetensors"),
         ("--on-nan go", "--on-nan must be one of stop, skip; received 'go'"),
         ("--threads 100000000", "--threads must be a whole number from 1 to 4096; received 100000000"),
-        ("--epoch 3", "unisono train does not know '--epoch'"),
+        ("--epoch 3", "unisono train does not know '--epoch'; did you mean '--epochs'?"),
     ],
 )
 def test_an_option_that_cannot_be(train: Command, options: str, words: str) -> None:
@@ -151,6 +151,11 @@ def _refused_text(train: Command, text: str) -> str:
         ("model=nn.Identity", "the model has no trainable parameters"),
         ("model=lambda: nn.Linear(5, 3)", "the model cannot take the first samples of the training data"),
         (
+            "model=lambda: nn.Sequential(nn.Linear(5, 3))",
+            "each float32 of shape (4,): layer '0', Linear(in_features=5, out_features=3",
+        ),
+        ("model=lambda: nn.Sequential(nn.Linear(5, 3))", "bias=True), raises mat1 and mat2 shapes cannot be multiplied"),
+        (
             "data=lambda: (INPUTS, LABELS)",
             "data of the task must return un.Splits(train=..., validation=..., test=...); it returned a tuple",
         ),
@@ -177,7 +182,8 @@ def test_a_task_that_cannot_be(train: Command, more: str, words: str) -> None:
         ("INPUTS", "received a tuple of 1; change the data of the task"),
         ("(INPUTS, LABELS), validation=INPUTS", "(the first samples of the validation data)"),
         ("(INPUTS, LABELS), test=(INPUTS[:, :2], LABELS)", "the model cannot take the first samples of the test data"),
-        ("(INPUTS.astype(int), LABELS)", "int64 (2, 4)"),
+        ("(INPUTS.reshape(-1, 2, 2), LABELS)", "begin the model with nn.Flatten(), or give samples of shape (4,)"),
+        ("(INPUTS.astype(int), LABELS)", "each int64 of shape (4,)"),
     ],
 )
 def test_data_that_do_not_fit(train: Command, splits: str, words: str) -> None:
@@ -397,7 +403,7 @@ task = replace(task, step=step)
         ("", "--set simulate.compute_s=1", "--set simulate.compute_s has no effect without --simulate"),
         ("", "--algorithm gem --simulate 2 --set simulate.jiter=1", "did you mean 'jitter'?"),
         ("", "--algorithm gem --simulate 2 --set simulate.jitter=much", "jitter must be a number of at least 0"),
-        ("", "--algorithm gem --set algorithm.kapa=1", "--algorithm gem has no option 'kapa' (--set algorithm.kapa); did you mean"),
+        ("", "--algorithm gem --set algorithm.kapa=1", "of --algorithm gem (--set algorithm.kapa); did you mean 'kappa'"),
         (
             "",
             "--algorithm gem --set algorithm.kappa=high",
@@ -412,7 +418,7 @@ task = replace(task, step=step)
         ("", "--algorithm downpour --set algorithm.local_lr=high", "local_lr must be a finite number of at least 0"),
         ("", "--algorithm downpour --set algorithm.push_every=1.5", "push_every must be a whole number of at least 1"),
         ("", "--algorithm downpour --set algorithm.damping=some", "damping must be one of none, staleness"),
-        ("", "--algorithm parameter_server --set algorithm.period=2", "has no option 'period'"),
+        ("", "--algorithm parameter_server --set algorithm.period=2", "unknown option 'period'"),
         ("task = replace(task, optimizer='adam')", "--algorithm gem", "optimizer 'adam' of the task has no effect; leave it out"),
         ("task = replace(task, clip_norm=1.0)", "--algorithm gem", "clip_norm of the task has no effect; leave it out"),
         (

@@ -173,7 +173,7 @@ def test_a_full_disk_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     *warnings, error = capsys.readouterr().err.splitlines()
-    assert warnings[0].startswith("warning: run/metrics.jsonl cannot be written: ") and "the training continues" in warnings[0]
+    assert warnings[0].startswith("warning: cannot write run/metrics.jsonl: ") and "the training continues" in warnings[0]
     assert any("No checkpoint was saved; the training continues and tries again" in warning for warning in warnings)
     assert error.startswith("unisono: error: cannot write run/")
     assert json.loads(Path("run/status.json").read_text())["state"] == "failed"

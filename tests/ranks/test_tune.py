@@ -72,7 +72,7 @@ def test_every_trial_ends_once_and_the_best_is_written_down(files: Path) -> None
     assert (files / "study" / "report.html").read_text().startswith("<!")
     assert {file.parts[-3] for file in (files / "study").rglob("*.safetensors")} == {f"{best:06d}"}, "other models are of no use"
     printed = (files / "printed.txt").read_text()
-    assert printed.count("2 ranks: 2 blocks of 1 (1 worker per model)") == 1, printed
+    assert printed.count("2 ranks: 2 trials at a time on 1 rank each") == 1, printed
     for number in range(NUM_TRIALS):
         assert printed.count(f"trial {number}: val_accuracy ") == 1, printed
     assert f"done: {NUM_TRIALS} complete; report in " in printed
@@ -204,7 +204,7 @@ def test_two_workers_of_a_model_and_two_folds_at_a_time(tmp_path: Path) -> None:
     study = tmp_path / "study"
     layout = ("-n", "5", "--workers", "2", "--parallel-folds", "2", "--folds", "2")
     (outcome,) = ran(tune(written_task(tmp_path), *layout, "--trials", "2", "--out", str(study)))
-    assert "5 ranks: 1 block of 4 (2 workers per model, 2 folds at a time); rank 0 coordinates" in outcome.output
+    assert "5 ranks: 1 trial at a time on 4 ranks (2 workers per model, 2 folds at a time); rank 0 only" in outcome.output
     for number, result in all_ended_once(study, 2).items():
         assert result.state == COMPLETE
         assert [part["fold"] for part in result.details["parts"]] == [0, 1]

@@ -22,8 +22,8 @@ MPIRUN = str(Path(sys.executable).parent / "mpirun")
 AS_ROOT = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
 LIMIT_S = 400.0
 STOPPED_CODE = 75
-FIVE = "5 ranks: 2 blocks of 2 (2 workers per model); rank 0 coordinates"
-THIRTEEN = "13 ranks: 2 blocks of 6 (3 workers per model, 2 folds at a time); rank 0 coordinates"
+FIVE = "5 ranks: 2 trials at a time on 2 ranks each; rank 0 only coordinates"
+THIRTEEN = "13 ranks: 2 trials at a time on 6 ranks each (3 workers per model, 2 folds at a time); rank 0 only coordinates"
 BY_THIRTEEN = ("--workers", "3", "--parallel-folds", "2", "--folds", "2")
 
 pytestmark = pytest.mark.timeout(LIMIT_S + 30)

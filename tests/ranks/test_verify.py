@@ -76,7 +76,7 @@ def test_a_whole_training_again(fork_server: ForkServer) -> None:
 
 
 def test_what_cannot_be_verified() -> None:
-    assert "run has no summary.json" in unisono("verify", "run", code=2)
+    assert "run has no results" in unisono("verify", "run", code=2)
     Path("run").mkdir()
     Path("run/summary.json").write_text(json.dumps({"config": {"settings": {"shards": None}}}))
     assert "trained without --shards" in unisono("verify", "run", code=2)

@@ -127,8 +127,11 @@ def test_engine_mpi_gives_the_line_that_starts_it(capsys: Capture, tmp_path: Pat
 
 
 def test_unknown_verbs_and_options_are_refused(capsys: Capture) -> None:
-    assert "invalid choice: 'fly'" in refuse(["fly"], capsys)
+    assert "unknown verb 'fly'; known: apply, " in refuse(["fly"], capsys)
     assert "unisono does not know '--fly'" in refuse(["--fly"], capsys)
+    assert "unknown verb 'tran'; did you mean 'train'?" in refuse(["tran", "task.py"], capsys)
+    assert "does not know '--epoch'; did you mean '--epochs'?" in refuse(["train", "task.py", "--epoch=3"], capsys)
+    assert "does not know '--learning-rate'; did you mean '--lr'?" in refuse(["train", "task.py", "--learning-rate", "1"], capsys)
     assert "unisono doctor does not know '--fly'" in refuse(["doctor", "--fly"], capsys)
 
 

@@ -19,14 +19,13 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 from unisono.algorithms.roles import DEFAULT_LAYOUT, LayoutOptions, LockStepRoles, Roles, lock_step_roles
 from unisono.comm.base import Communicator
-from unisono.errors import UsageError
+from unisono.errors import UsageError, unknown_name
 from unisono.events import Spans
 from unisono.model.base import ModelAdapter, StreamKey
 from unisono.model.tail import StepStats
@@ -265,9 +264,7 @@ def make_options(algorithm: type[Algorithm], name: str, values: Mapping[str, Any
     known = [entry.name for entry in fields(algorithm.Options)]
     for key in values:
         if key not in known:
-            near = get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise UsageError(f"--algorithm {name} has no option {key!r} (--set algorithm.{key}); {hint}known: {', '.join(known)}")
+            raise unknown_name("option", key, known, f"of --algorithm {name} (--set algorithm.{key})")
     return algorithm.Options(**values)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unisono.commands.text_columns import in_columns
+from unisono.errors import UsageError
 from unisono.predict.finished_run import open_run
 
 if TYPE_CHECKING:
     from unisono.predict.compare_runs import Comparison, Row
 
-DESCRIPTION = """Ranks finished runs by a metric. Runs whose data are divided differently are refused.
+DESCRIPTION = """Ranks finished runs by a metric. Runs that were measured on different samples are refused; studies are left out.
 A share of counted samples (accuracy) has a Wilson interval of 95 %; runs of one configuration with different seeds are one row,
 with mean and standard deviation; where predictions were kept, the difference to the best run has a paired bootstrap interval."""
 EPILOG = """examples:
@@ -37,11 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: ARG001 - as every verb is called
     """Local, blocking: prints the comparison of runs; returns the exit code."""
-    for path in args.runs:
+    from unisono.tuning.study.result import is_study
+
+    studies = [path for path in args.runs if is_study(Path(path))]
+    runs = [path for path in args.runs if path not in studies]
+    if not runs:
+        raise UsageError(f"{studies[0]} is a study, not a run; its report compares its trials: {Path(studies[0], 'report.html')}")
+    for path in runs:
         open_run(path)  # before the seconds that loading the metrics takes
     from unisono.predict.compare_runs import compare_runs
 
-    found = compare_runs(args.runs, args.metric, args.lower_is_better)
+    found = compare_runs(runs, args.metric, args.lower_is_better)
+    skipped = (f"{path} is left out: it is a study, whose trials are in {Path(path, 'report.html')}" for path in studies)
+    found = replace(found, notes=(*found.notes, *skipped))
     print(json.dumps(found.as_dict(), indent=2) if args.json else _text(found))
     return 0
 
@@ -53,7 +64,7 @@ def _text(found: Comparison) -> str:
     if not any(row.difference for row in found.rows):
         rows = [(*row[:3], *row[4:]) for row in rows]
     direction = "higher" if found.higher_is_better else "lower"
-    notes = [f"{found.metric}: {direction} is better; all runs on split {found.split_sha256[:12]}", *found.notes]
+    notes = [f"{found.metric}: {direction} is better; all runs on the same samples ({found.split_sha256[:12]})", *found.notes]
     return "\n".join((in_columns(rows, left=(1, 2)), *notes))
 
 

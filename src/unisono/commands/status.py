@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from unisono.commands.text_columns import in_columns
-from unisono.errors import UsageError
+from unisono.errors import UsageError, nearest_path
 from unisono.observe.quantities import duration
 from unisono.slurm_jobs import job_log, sbatch, slurm_queue
 from unisono.slurm_jobs.job_log import ChainJob
 from unisono.training.run_folder import run_status
 
 DESCRIPTION = """Shows the state of runs: running, waiting, starting, stopped (the same command resumes), finished, failed, died.
-For a folder of runs it shows all runs in it. For a run directory it also shows each attempt: job, steps, end."""
+For a folder of runs it shows all runs in it. For a run directory it also shows each attempt: SLURM job, steps, end."""
 EPILOG = """examples:
   unisono status                       all runs in runs/
   unisono status runs/digits           one run, with the jobs of its chain
@@ -67,26 +64,13 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
     if not seen:
         print(f"no run in {', '.join(map(str, named))}")
         return 0
-    print(in_columns([("run", "state", "step", "epoch", "jobs", "last sign"), *(_cells(run) for run in seen)], left=(0, 1)))
+    print(in_columns([("run", "state", "step", "epoch", "SLURM jobs", "last update"), *(_cells(run) for run in seen)], left=(0, 1)))
     for run in seen:
         if run.note:
             print(f"{run.path}: {run.note}")
         if run.path in named and (rows := _attempts(run)):
             print(f"\n{run.path}\n{in_columns([('job', 'began', 'lasted', 'workers', 'steps', 'end'), *rows], left=(1, 4, 5))}")
     return 0
-
-
-def is_alive(known: Mapping[str, Any], queued: Mapping[str, str] | None) -> bool | None:
-    """Local: whether the process that wrote "running" is still alive; None where that cannot be seen from here."""
-    if known.get("host") != socket.gethostname():
-        return known["job"] in queued if known.get("job") and queued is not None else None
-    try:  # also in a job: that of salloc outlives what runs in it
-        os.kill(known["pid"], 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it is alive, and another user's
-        return True
-    return True
 
 
 def _runs(path: Path) -> list[Path]:
@@ -98,8 +82,7 @@ def _runs(path: Path) -> list[Path]:
         return sorted(inside, key=lambda entry: entry.stat().st_mtime)
     if path == Path("runs"):
         return []
-    near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], 1) if path.parent.is_dir() else []
-    raise UsageError(f"there is no run {path}; {f'did you mean {path.with_name(near[0])}?' if near else 'check the path'}")
+    raise UsageError(f"there is no run {path}; {nearest_path(path)}")
 
 
 def _collect_rows(paths: Sequence[Path]) -> list[RunStatusRow]:
@@ -124,7 +107,7 @@ def _state(
     waiting = [f"job {job} is {word}" for job, word in (queued or {}).items() if word in WAITING]
     starting = [job for job, word in (queued or {}).items() if word == "RUNNING" and (known is None or job != known.get("job"))]
     began = known is not None and known["state"] == "running"
-    alive = is_alive(known, queued) if known is not None and began else False
+    alive = run_status.is_alive(known, queued) if known is not None and began else False
     if waiting:
         return "waiting", "; ".join(waiting)
     if starting:
@@ -175,7 +158,7 @@ def _attempts(run: RunStatusRow) -> list[tuple[str, ...]]:
         steps = f"{attempt['first_step']} to {attempt['last_step']}"
         cells = (
             attempt["job"] or "",
-            _clock(attempt["begin_unix_s"]),
+            run_status.clock_text(attempt["begin_unix_s"]),
             duration(end - attempt["begin_unix_s"]),
             str(attempt["num_workers"]),
             steps,
@@ -188,13 +171,8 @@ def _attempts(run: RunStatusRow) -> list[tuple[str, ...]]:
             continue
         when = job.began_unix_s or job.submitted_unix_s or 0.0
         words = run.queued.get(job.job, "") or job.last_words
-        rows.append((when, (job.job, _clock(job.began_unix_s), "", "", "", words)))
+        rows.append((when, (job.job, run_status.clock_text(job.began_unix_s), "", "", "", words)))
     return [cells for _, cells in sorted(rows, key=lambda row: row[0])]
-
-
-def _clock(unix_s: float | None) -> str:
-    """Returns the local date and time; empty for None."""
-    return "" if unix_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
 def _as_json(run: RunStatusRow) -> dict[str, Any]:

@@ -80,13 +80,12 @@ def read_trained_run(path: Path, task: str | None) -> TrainedRun:
     from unisono.task.task_file import check_file
     from unisono.training.run_folder.provenance import provenance, sources_of
     from unisono.training.run_folder.run_directory import differences
+    from unisono.training.run_folder.run_status import describe_unfinished
 
     try:
         summary = json.loads((path / "summary.json").read_text())
     except FileNotFoundError:
-        raise UsageError(
-            f"{path} has no summary.json, so it is not a finished run; check the path, or wait until the run ends"
-        ) from None
+        raise UsageError(f"{path} {describe_unfinished(path)}") from None
     except ValueError as error:
         raise UsageError(f"{path / 'summary.json'} is not valid JSON ({error}); train the run again") from error
     if summary["config"]["settings"].get("shards") is None:

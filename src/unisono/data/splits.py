@@ -90,29 +90,36 @@ class Splits:
         Data count as the same if descriptions (`describe`) and labels are the same; folders, the order inside a part, and
         transforms do not count. Local, blocking for one read of the labels.
         """
-        digest = hashlib.sha256()
+        return self._hashes()[0]
+
+    def _hashes(self) -> tuple[str, dict[str, str]]:
+        """Returns the hash of all parts together, and that of each. Local, blocking for one read of the labels."""
+        together, alone = hashlib.sha256(), dict[str, str]()
         for name, part in self.parts().items():
             whole, indices = sample_ids(part)
             indices = np.sort(indices)
-            digest.update(
-                json.dumps(
-                    [name, without_folders(whole.describe()), len(whole), len(indices)], sort_keys=True, default=str
-                ).encode()
-            )
-            digest.update(indices.astype("<i8").tobytes())
+            facts = [name, without_folders(whole.describe()), len(whole), len(indices)]
+            pieces = [json.dumps(facts, sort_keys=True, default=str).encode(), indices.astype("<i8").tobytes()]
             labels = whole.targets()
             if labels is not None:
-                digest.update(np.ascontiguousarray(labels[indices]).tobytes())
-        return digest.hexdigest()
+                pieces.append(np.ascontiguousarray(labels[indices]).tobytes())
+            own = hashlib.sha256()
+            for piece in pieces:
+                together.update(piece)
+                own.update(piece)
+            alone[name] = own.hexdigest()
+        return together.hexdigest(), alone
 
     def record(self) -> dict[str, Any]:
-        """Returns origin, sizes and hash of the parts, for the summary of a run. Local, blocking as `sha256`."""
+        """Returns origin, sizes and hashes of the parts, for the summary of a run. Local, blocking as `sha256`."""
+        sha256, of_parts = self._hashes()
         return {
             "how": self.how,
             "seed": self.seed,
             "num_samples": {name: len(part) for name, part in self.parts().items()},
             "num_dropped": self.num_dropped,
-            "sha256": self.sha256(),
+            "sha256": sha256,
+            "parts_sha256": of_parts,
             "warnings": list(self.warnings),
         }
 

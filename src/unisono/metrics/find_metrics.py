@@ -59,13 +59,15 @@ def resolve_metrics(
     found = tuple(_find_metric(metric, reading) for metric in metrics)
     names = [metric.name for metric in found]
     for name in names:
-        if names.count(name) > 1 or name == "loss":
-            remedy = (
-                "leave it out: the loss is always shown"
-                if name == "loss"
-                else "give each once, or set the attribute `name` of a function"
+        if name == "loss":
+            raise UsageError(
+                "a metric is called 'loss' (metrics of the task), but so is the loss, which is always shown; leave it out, or give "
+                "the function another name"
             )
-            raise UsageError(f"two metrics are called {name!r} (metrics of the task); {remedy}")
+        if names.count(name) > 1:
+            raise UsageError(
+                f"two metrics are called {name!r} (metrics of the task); give each once, or set the attribute `name` of a function"
+            )
     return found
 
 

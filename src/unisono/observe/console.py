@@ -57,7 +57,7 @@ class Console(Observer):
         )
         self._bar.say(f"{self._strong(event.name or 'run')}: {', '.join(parts)}; results in {event.out}")
         if event.first_step:
-            self._bar.say(f"resumed after step {event.first_step}")
+            self._bar.say(f"resumed from step {event.first_step}")
 
     def step(self, event: StepDone) -> None:
         """Draws the progress bar or, without a terminal, prints a line now and then."""

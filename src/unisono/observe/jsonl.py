@@ -14,7 +14,7 @@ from typing import Any
 
 from unisono.errors import CannotWrite
 from unisono.events import EpochDone, Observer, RunEnded, RunStarted, StepDone
-from unisono.files.atomic import remedy_for
+from unisono.files.atomic import explain_os_errors
 
 FLUSH_EVERY_S = 5.0
 """Interval of writes in long epochs: a crash loses at most the steps since the last, and a reader is at most so far behind."""
@@ -34,7 +34,7 @@ class LineFile:
 
     def open(self) -> None:
         """Local: makes the file, or prepares an existing one for more lines."""
-        try:
+        with explain_os_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = FileIO(self.path, "a+")
             size = os.fstat(self._file.fileno()).st_size
@@ -42,8 +42,6 @@ class LineFile:
                 self._file.seek(max(0, size - LONGEST_LINE_BYTES))
                 unfinished = self._file.readall().rpartition(b"\n")[2]
                 self._file.truncate(size - len(unfinished))
-        except OSError as error:
-            raise self._refusal(error) from error
 
     def keep(self, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
         """Local, blocking: removes the rows for which `wanted` is false, all of them or none. Lines that are no rows stay."""
@@ -56,13 +54,13 @@ class LineFile:
             return
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.draft")
         try:
-            draft.write_bytes(b"".join(left))
-            draft.replace(self.path)
-            self.close()
-            self._file = FileIO(self.path, "a+")
-        except OSError as error:
+            with explain_os_errors(self.path):
+                draft.write_bytes(b"".join(left))
+                draft.replace(self.path)
+                self.close()
+                self._file = FileIO(self.path, "a+")
+        finally:
             draft.unlink(missing_ok=True)
-            raise self._refusal(error) from error
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Local: adds a row, which the next `flush` writes."""
@@ -72,14 +70,13 @@ class LineFile:
         """Local, blocking: writes the rows that wait. Raises `CannotWrite` if that fails; the rows then wait for the next call."""
         assert self._file is not None or not self._waiting, "not open"
         rest = memoryview("".join(self._waiting).encode())
-        while rest:
-            assert self._file is not None
-            try:
-                rest = rest[self._file.write(rest) :]
-            except OSError as error:
-                self._waiting = [bytes(rest).decode()]
-                raise self._refusal(error) from error
-        self._waiting.clear()
+        try:
+            while rest:
+                assert self._file is not None
+                with explain_os_errors(self.path):
+                    rest = rest[self._file.write(rest) :]
+        finally:
+            self._waiting = [bytes(rest).decode()] if rest else []
 
     def drop(self) -> None:
         """Local: drops the rows that wait."""
@@ -93,10 +90,6 @@ class LineFile:
             finally:
                 self._file.close()
                 self._file = None
-
-    def _refusal(self, error: OSError) -> CannotWrite:
-        """Returns the error that the file cannot be written, with the remedy."""
-        return CannotWrite(f"{self.path} cannot be written: {error.strerror}; {remedy_for(error)}")
 
 
 class JsonLines(Observer):

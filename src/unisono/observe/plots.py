@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unisono.errors import UsageError
-from unisono.files.atomic import remedy_for
+from unisono.files.atomic import explain_os_errors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,10 +63,8 @@ def draw_curves(
         if target is not None and target[0] in names:
             axes.axhline(target[1], color=TARGET, linewidth=1.5, linestyle=":", label=f"target {target[1]:g}")
         _finish(axes, name, epochs)
-    try:
+    with explain_os_errors(path):
         figure.savefig(path, dpi=140, format="png")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}; {remedy_for(error)}") from error
     return True
 
 

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from unisono.comm.base import Communicator
-from unisono.errors import UsageError
 from unisono.events import Spans
-from unisono.files.atomic import remedy_for
+from unisono.files.atomic import explain_os_errors
 
 KINDS = ("compute", "communication", "data", "save")
 """The order of the rows of a rank; other kinds come below."""
@@ -67,14 +66,11 @@ def gather_spans(comm: Communicator, spans: Spans) -> list[RankSpans] | None:
 def write_timeline(path: Path, ranks: Sequence[RankSpans]) -> None:
     """Local, blocking: writes the trace as a JSON object; time 0 is the begin of the first span of all ranks."""
     origin_ns = min((begin + one.offset_ns for one in ranks for _, _, begin, _ in one.found), default=0)
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-            for number, event in enumerate(_events(ranks, origin_ns)):
-                file.write(",\n" * (number > 0) + json.dumps(event))
-            file.write("\n]}\n")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}; {remedy_for(error)}") from error
+    with explain_os_errors(path), path.open("w", encoding="utf-8") as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        for number, event in enumerate(_events(ranks, origin_ns)):
+            file.write(",\n" * (number > 0) + json.dumps(event))
+        file.write("\n]}\n")
 
 
 def _events(ranks: Sequence[RankSpans], origin_ns: int) -> Iterator[dict[str, Any]]:

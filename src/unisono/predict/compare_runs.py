@@ -1,4 +1,5 @@
-"""Ranks runs by a metric, with intervals for chance. Only runs that were measured on the same samples are compared."""
+"""Ranks runs by a metric, with intervals for chance. Only runs that were measured on the same samples are compared; that they were
+trained on others is noted."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from unisono.data.data_differences import PART_NAMES
 from unisono.errors import UsageError, unknown_name
 from unisono.metrics import Metric, resolve_metrics
 from unisono.model.losses import resolve_loss
@@ -19,6 +21,9 @@ from unisono.task.averages import KEY, MEANINGS, UNNAMED, recorded_averages
 
 UNFINISHED = ("interrupted", "not finite")
 """Reasons for the end of a run that make it no result."""
+TRAIN = "train"
+PARTS = "parts_sha256"
+"""Of the split in a summary: part of the data -> hash of its samples."""
 COUNTED = re.compile(r"accuracy|top_[0-9]+_accuracy")
 """Metrics that are shares of samples."""
 
@@ -50,6 +55,7 @@ class Comparison:
     num_samples: int | None
     """Number of samples on which it was measured."""
     split_sha256: str
+    """Hash of these samples; of all parts of the data, where a run of an earlier version recorded no other."""
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     """Notes on what the intervals are, and why some are missing."""
@@ -60,15 +66,21 @@ class Comparison:
 
 
 def compare_runs(paths: Sequence[str], metric: str | None = None, lower_is_better: bool = False) -> Comparison:
-    """Local, blocking: ranks runs by a metric; refuses runs that are unfinished, divide their data differently or lack the
+    """Local, blocking: ranks runs by a metric; refuses runs that are unfinished, were measured on different samples or lack the
     metric."""
     runs = [open_run(path) for path in paths]
-    _refuse_unequal(runs)
+    _refuse_unusable(runs)
     name = metric or _usual_metric(runs)
     averages = _averages(name, runs)
     known = [run.metrics() for run in runs]
     values = {str(run.path): _value_of(run, found, name) for run, found in zip(runs, known, strict=True)}
     measured = _Measured.of(name, runs, lower_is_better, averages)
+    samples = _samples_of(runs, measured.split or TRAIN)
+    if len(samples) > 1:
+        raise UsageError(
+            f"{name} of these runs was measured on different samples, so they cannot be ranked by it: {_listed(samples)}. Compare "
+            "each group alone"
+        )
     groups = sorted(_groups(runs), key=lambda group: _mean(group, values), reverse=measured.higher_is_better)
     best = groups[0][0] if len(groups[0]) == 1 else None
     rows = tuple(_row(place, group, values, measured, best) for place, group in enumerate(groups, 1))
@@ -76,9 +88,9 @@ def compare_runs(paths: Sequence[str], metric: str | None = None, lower_is_bette
         name,
         measured.higher_is_better,
         measured.num_samples,
-        runs[0].summary["split"]["sha256"],
+        next(iter(samples)),
         rows,
-        (*_notes(rows, measured), *_outdated(runs)),
+        (*_notes(rows, measured), *_other_data(runs), *_outdated(runs)),
     )
 
 
@@ -153,22 +165,48 @@ class _Measured:
             return Predictions.of(arrays) if run.is_current(which, arrays) else None
 
 
-def _refuse_unequal(runs: Sequence[FinishedRun]) -> None:
-    """Refuses runs given twice, unfinished ones, and runs whose data were divided differently."""
+def _refuse_unusable(runs: Sequence[FinishedRun]) -> None:
+    """Refuses runs given twice, and unfinished ones."""
     resolved = [run.path.resolve() for run in runs]
     for run, path in zip(runs, resolved, strict=True):
         if resolved.count(path) > 1:
             raise UsageError(f"{run.path} is given twice; give each run once")
         if run.summary["reason"] in UNFINISHED:
             raise UsageError(f"{run.path} is unfinished ({run.summary['reason']}); train it to its end, or leave it out")
-    by_split: dict[str, list[str]] = {}
-    for run in runs:
-        by_split.setdefault(run.summary["split"]["sha256"], []).append(str(run.path))
-    if len(by_split) > 1:
-        listed = "; ".join(f"split {sha256[:12]}: {', '.join(names)}" for sha256, names in by_split.items())
-        raise UsageError(
-            f"these runs were measured on different samples, so they cannot be ranked: {listed}. Compare each group alone"
-        )
+
+
+def _samples_of(runs: Sequence[FinishedRun], part: str) -> dict[str, list[str]]:
+    """Groups runs by the hash of the samples in a part of their data; by that of all their data, where one of them did not record
+    it: a run of an earlier version, or of a fold."""
+    splits = [run.summary["split"] for run in runs]
+    are_known = all(part in split.get(PARTS, ()) for split in splits)
+    return _grouped(runs, [split[PARTS][part] if are_known else split["sha256"] for split in splits])
+
+
+def _other_data(runs: Sequence[FinishedRun]) -> list[str]:
+    """Returns a sentence for each other part of the data in which runs differ that were measured on the same samples. Those of
+    earlier versions then have the same data throughout."""
+    known = [run.summary["split"].get(PARTS) for run in runs]
+    hashes = {part: [found.get(part, "none") for found in known if found] for part in (TRAIN, "validation") if all(known)}
+    return [
+        f"the {PART_NAMES[part]} data of these runs differ, which may be the reason for other results: "
+        f"{_listed(_grouped(runs, found))}"
+        for part, found in hashes.items()
+        if len(set(found)) > 1
+    ]
+
+
+def _grouped(runs: Sequence[FinishedRun], hashes: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the paths of the runs by their hashes."""
+    found: dict[str, list[str]] = {}
+    for run, sha256 in zip(runs, hashes, strict=True):
+        found.setdefault(sha256, []).append(str(run.path))
+    return found
+
+
+def _listed(samples: Mapping[str, Sequence[str]]) -> str:
+    """Returns the groups of runs as text, each with its hash."""
+    return "; ".join(f"split {sha256[:12]}: {', '.join(names)}" for sha256, names in samples.items())
 
 
 def _parts_of(name: str) -> tuple[str | None, str | None, str]:

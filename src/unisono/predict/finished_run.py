@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from unisono.errors import UsageError
+from unisono.errors import UsageError, nearest_path
 from unisono.task.task import BEST, FINAL
+from unisono.training.run_folder.run_status import describe_unfinished
 
 WEIGHTS: Mapping[str, str] = {FINAL: "weights.safetensors", BEST: "best.safetensors"}
 SPLITS = ("test", "validation", "train")
@@ -100,14 +100,12 @@ def open_run(path: str | Path) -> FinishedRun:
     """Local: opens a run directory; refuses what is none, or one whose training is not finished."""
     where = Path(path)
     if not where.exists():
-        near = get_close_matches(where.name, [entry.name for entry in where.parent.iterdir()], 1) if where.parent.is_dir() else []
-        hint = f"did you mean {where.with_name(near[0])}?" if near else "check the path"
-        raise UsageError(f"there is no run directory {where}; {hint}")
+        raise UsageError(f"there is no run directory {where}; {nearest_path(where)}")
     if not is_run(where):
         what = "has no config.json" if where.is_dir() else "is a file"
         raise UsageError(f"{where} is not a run directory (it {what}); give one that `unisono train` has written")
     if not (where / "summary.json").is_file():
-        raise UsageError(f"{where} holds an unfinished run (there is no summary.json); wait for its end, or train it again")
+        raise UsageError(f"{where} {describe_unfinished(where)}")
     return FinishedRun(where, read_json(where / "config.json"), read_json(where / "summary.json"))
 
 

@@ -96,24 +96,36 @@ def make_kind(name: str | None, tasks: Sequence[Task], first: Sequence[Any]) -> 
         raise unknown_name("kind of predictions", name, KINDS, "(--kind)")
     for outputs in first:
         if not isinstance(outputs, Tensor):
-            raise UsageError(f"the model returns {_describe_shape(outputs)}; unisono apply needs a model that returns one array")
+            raise UsageError(
+                f"the model returns {_describe_shape(outputs)}, but unisono apply writes one array; return one in evaluation mode "
+                "(where self.training is False)"
+            )
     if len({tuple(outputs.shape[1:]) for outputs in first}) > 1:
         shapes = ", ".join(str(tuple(outputs.shape[1:])) for outputs in first)
-        raise UsageError(f"these runs have outputs of different shapes, {shapes} for each sample; average runs of one shape")
+        raise UsageError(
+            f"these runs cannot be averaged, as their outputs have different shapes for a sample: {shapes}; apply each alone"
+        )
     if name == "raw":
         return Kind(name, reading)
     if reading is None or any(other is not reading for other in readings):
-        losses = ", ".join(sorted({task.loss if isinstance(task.loss, str) else "a function" for task in tasks} - {None}))
+        losses = ", ".join(dict.fromkeys(_describe_loss(task) for task in tasks))
         fact = (
-            f"the loss ({losses}) does not say how outputs become probabilities"
-            if reading is None
-            else f"the losses of the runs ({losses}) turn outputs into probabilities in different ways"
+            f"how outputs become probabilities is not known for {losses}"
+            if all(one is None for one in readings)
+            else f"the runs do not all turn outputs into probabilities in the same way ({losses})"
         )
-        raise UsageError(f"{fact} (--kind {name}); use --kind raw")
+        raise UsageError(f"--kind {name} needs probabilities, but {fact}; use --kind raw")
     shape = tuple(first[0].shape[1:])
     if name == "scores" and (shape != (2,) if reading.are_exclusive else shape not in ((), (1,))):
         raise UsageError(f"scores are for two classes or one output; these samples give {shape}: use --kind probabilities")
     return Kind(name, reading)
+
+
+def _describe_loss(task: Task) -> str:
+    """Returns in words which loss a task has."""
+    if task.loss is None:
+        return "the loss of the model itself"
+    return f"loss {task.loss!r}" if isinstance(task.loss, str) else "a loss function of the task"
 
 
 def _describe_shape(outputs: Any) -> str:

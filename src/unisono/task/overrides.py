@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unisono.errors import UsageError, unknown_name
 from unisono.task.name_value import show_value
-from unisono.task.options import options_of
+from unisono.task.options import Option, options_of
 from unisono.task.task import Choice, Range, Task
 
 OPTION_FIELDS: Mapping[str, str] = {
@@ -20,9 +21,12 @@ OPTION_FIELDS: Mapping[str, str] = {
     "loss": "loss_options",
 }
 FACTORIES = ("model", "data")
-PLAIN = tuple(one.field for one in options_of(Task))
+COMMON_OPTIONS = ("optimizer.momentum", "optimizer.weight_decay")
+"""Options that most optimizers have."""
+SETTINGS: Mapping[str, Option] = {one.field: one for one in options_of(Task)}
+PLAIN = tuple(SETTINGS)
 """Settings that --set may name without a dot."""
-FLAGS: Mapping[str, str] = {one.field: one.flag for one in options_of(Task) if one.flag is not None}
+FLAGS: Mapping[str, str] = {name: one.flag for name, one in SETTINGS.items() if one.flag is not None}
 """Settings of a task that have an option of their own; every other is set with --set."""
 
 
@@ -62,8 +66,9 @@ def change(task: Task, changes: Mapping[str, Any]) -> ResolvedTask:
             if head in FACTORIES:
                 raise UsageError(f"--set {head} needs the name of an argument: --set {head}.NAME=VALUE")
             if head not in PLAIN:
-                raise unknown_name("name", head, (*PLAIN, *(f"{one}.NAME" for one in parts)), "in --set")
-            plain[head] = _converted(FLAGS.get(head, f"--set {head}"), value, typing.get_type_hints(Task)[head])
+                listed = (*PLAIN, *(f"{one}.NAME" for one in parts))
+                raise unknown_name("name", head, listed, "in --set", _dotted_names(task))
+            plain[head] = _setting_value(head, value)
     for head, target in OPTION_FIELDS.items():
         if parts[head]:
             plain[target] = {**getattr(task, target), **parts[head]}
@@ -74,6 +79,23 @@ def change(task: Task, changes: Mapping[str, Any]) -> ResolvedTask:
         parts["algorithm"],
         parts["simulate"],
     )
+
+
+def _setting_value(name: str, value: Any) -> Any:
+    """Pure: returns the value of a setting of the task, checked as the task checks it but under the name that the user typed."""
+    what, setting = FLAGS.get(name, f"--set {name}"), SETTINGS[name]
+    if setting.kind not in ("int", "float"):
+        value = _converted(what, value, typing.get_type_hints(Task)[name])
+    return setting.validate(value, what)
+
+
+def _dotted_names(task: Task) -> Iterator[str]:
+    """Pure: yields names of --set that need what stands before the dot, as far as the task tells them."""
+    for head in FACTORIES:
+        with suppress(TypeError, ValueError):  # a factory whose arguments cannot be read
+            yield from (f"{head}.{name}" for name in inspect.signature(getattr(task, head)).parameters)
+    yield from (f"{head}.{name}" for head, target in OPTION_FIELDS.items() for name in getattr(task, target))
+    yield from COMMON_OPTIONS
 
 
 def arguments(factory: Callable[..., Any], what: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -164,7 +164,7 @@ class _CoordinatorProcess:
         store.refresh()
         name = choose_search(config, space, num_trials, self.layout.num_blocks)
         if name != config.search:
-            self._say(f"search: {name} (--search)")
+            self._say(f"search: {name}, chosen automatically (--search chooses another)")
         store.record_join(
             {
                 **asdict(self.layout),

@@ -147,7 +147,7 @@ def test_the_table_of_a_folder_and_the_chain_of_a_run(place: Path, capsys: Captu
     (place / "runs" / "empty").mkdir()
     assert main(["status"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split() == ["run", "state", "step", "epoch", "jobs", "last", "sign"]
+    assert header.split() == ["run", "state", "step", "epoch", "SLURM", "jobs", "last", "update"]
     assert sorted(row.split()[:4] for row in rows) == [
         ["runs/a", "finished", "100/100", "9"],
         ["runs/b", "finished", "100/100", "9"],

@@ -365,6 +365,11 @@ def test_metrics_without_samples_are_not_a_number() -> None:
         assert math.isnan(value(one(name), LOGITS[:0], VALUES[:0])), name
 
 
+def loss(outputs: Tensor, _: Tensor) -> Tensor:
+    """A metric with a name that is taken."""
+    return outputs
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
@@ -372,6 +377,7 @@ def test_metrics_without_samples_are_not_a_number() -> None:
         (["f1_makro"], "did you mean 'f1_macro'"),
         (["top_0_accuracy"], "unknown metric 'top_0_accuracy'; did you mean 'top_5_accuracy'"),
         (["auc", "auc"], "two metrics are called 'auc'"),
+        ([loss], "a metric is called 'loss' .*another name"),
         ([lambda outputs, _: outputs], "the metric .*lambda.* has no name; define it with def"),
         ([3], "must be a name or a function"),
     ],

@@ -186,7 +186,7 @@ def test_a_resumed_run_says_so_and_one_without_epochs_ends() -> None:
     console = Console(stream)
     console.started(replace(START, first_step=20))
     console.ended(END)
-    assert stream.getvalue().splitlines()[1:] == ["resumed after step 20", "finished: 30 steps in 3.0 s", RESULTS]
+    assert stream.getvalue().splitlines()[1:] == ["resumed from step 20", "finished: 30 steps in 3.0 s", RESULTS]
 
 
 def test_numbers_are_short() -> None:

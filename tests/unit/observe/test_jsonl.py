@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.unit.observe.made_up_run import END, START, epoch, replay_run, step
-from unisono.errors import UsageError
+from unisono.errors import CannotWrite
 from unisono.observe.jsonl import JsonLines, line_of, read_lines
 
 
@@ -115,14 +115,14 @@ def test_a_full_disk_is_reported_with_the_name_of_the_file() -> None:
     if not full.exists():
         pytest.skip("needs /dev/full, which Linux has")
     log = JsonLines(full)
-    with pytest.raises(UsageError, match="/dev/full cannot be written: No space left on device; free some space"):
+    with pytest.raises(CannotWrite, match="cannot write /dev/full: No space left on device; free some space"):
         log.started(START)
     log.close()
 
 
 def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match=r"metrics\.jsonl cannot be written: File exists"):
+    with pytest.raises(CannotWrite, match=r"cannot write .*metrics\.jsonl: File exists; a file is where"):
         JsonLines(tmp_path / "file" / "metrics.jsonl").started(START)
 
 

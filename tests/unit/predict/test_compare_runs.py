@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.unit.predict.made_runs import make_run
+from unisono.cli import main
 from unisono.errors import UsageError
 from unisono.predict.compare_runs import compare_runs
 from unisono.predict.intervals import wilson
@@ -147,7 +148,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", {"test_accuracy": 0.9}, split="bb")
     stopped = make_run(tmp_path / "stopped", {"test_accuracy": 0.9}, reason="interrupted")
     with pytest.raises(UsageError, match=r"different samples.*split aaaaaaaaaaaa: .*good; split bbbbbbbbbbbb: .*other"):
-        compare_runs([good, other])
+        compare_runs([good, other], "test_accuracy")
     with pytest.raises(UsageError, match=r"stopped is unfinished \(interrupted\)"):
         compare_runs([good, stopped])
     with pytest.raises(UsageError, match="given twice"):
@@ -156,3 +157,39 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         compare_runs([good], "test_acuracy")
     with pytest.raises(UsageError, match=r"unknown metric .* of .*good"):
         compare_runs([good], "test_loss")
+
+
+def test_other_training_data_are_noted_and_other_test_data_refused(tmp_path: Path) -> None:
+    """A paired comparison needs the same samples in the part on which the metric was measured, and in no other."""
+    metrics: dict[str, float | None] = {"test_accuracy": 0.9, "val_accuracy": 0.8, "loss": 0.1}
+
+    def run(name: str, lr: float, split: str, **parts: str) -> str:
+        path = make_run(tmp_path / name, metrics, lr=lr, split=split)
+        summary = json.loads(Path(path, "summary.json").read_text())
+        summary["split"] |= {"parts_sha256": parts} if parts else {}
+        Path(path, "summary.json").write_text(json.dumps(summary))
+        return path
+
+    one = run("one", 1, "aa", train="11", validation="22", test="33")
+    less = run("less", 2, "bb", train="99", validation="22", test="33")
+    old = run("old", 3, "bb")
+    found = compare_runs([one, less], "test_accuracy")
+    assert found.split_sha256 == "33" and len(found.rows) == 2
+    (note,) = [note for note in found.notes if "data of these runs differ" in note]
+    assert note.startswith("the training data") and f"split 11: {one}; split 99: {less}" in note
+    assert compare_runs([one, less], "val_accuracy").split_sha256 == "22"
+    assert not any("data of these runs differ" in note for note in compare_runs([less, old], "test_accuracy").notes)
+    for runs, metric in (([one, less], "loss"), ([one, old], "test_accuracy")):
+        with pytest.raises(UsageError, match="different samples"):
+            compare_runs(runs, metric)
+
+
+def test_a_study_beside_runs_is_left_out_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, study = make_run(tmp_path / "run", {"test_accuracy": 0.9}), tmp_path / "search"
+    study.mkdir()
+    (study / "study.json").write_text("{}")
+    assert main(["compare", run, str(study)]) == 0
+    told = capsys.readouterr().out
+    assert f"{study} is left out: it is a study" in told and "0.9" in told
+    assert main(["compare", str(study)]) == 2
+    assert "is a study, not a run" in capsys.readouterr().err

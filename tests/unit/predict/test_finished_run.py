@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from tests.unit.predict.made_runs import make_run
 from unisono.errors import UsageError
 from unisono.predict.finished_run import FinishedRun, open_run, refuse_idle_workers
+from unisono.training.run_folder.run_status import Status, clock_text, read
 from unisono.training.run_folder.weights import save_weights
 
 FINAL, BEST = "ff" * 32, "ee" * 32
@@ -72,7 +74,25 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"summary\.json cannot be read"):
         open_run(path)
     (path / "summary.json").unlink()
-    with pytest.raises(UsageError, match="unfinished run"):
+    with pytest.raises(UsageError, match=r"has no results .*train it, or check the path"):
+        open_run(path)
+
+
+def test_a_run_without_results_is_named_by_its_state(tmp_path: Path) -> None:
+    """Of one that is running now: since when, and where."""
+    path = Path(make_run(tmp_path / "digits", {}))
+    (path / "summary.json").unlink()
+    status = Status(path / "status.json", print)
+    status.begin(step=4, epoch=0, num_steps=60, num_workers=1)
+    begun = clock_text(read(path / "status.json")["lives"][-1]["begin_unix_s"])  # type: ignore[index]
+    with pytest.raises(UsageError, match=rf"digits is still running \(since {begun}, on {socket.gethostname()}\)"):
+        open_run(path)
+    elsewhere = (path / "status.json").read_text().replace(socket.gethostname(), "another-host")
+    (path / "status.json").write_text(elsewhere)
+    with pytest.raises(UsageError, match="on another-host, seen last "):
+        open_run(path)
+    status.end("failed", 1, "a reason", step=7)
+    with pytest.raises(UsageError, match="it failed at step 7 of 60; run its command again"):
         open_run(path)
 
 

@@ -52,11 +52,11 @@ def test_fields_have_names() -> None:
 @pytest.mark.parametrize(
     ("kind", "losses", "first", "message"),
     [
-        ("label", ["mse"], [A], "loss \\(mse\\) does not say.*--kind raw"),
-        ("label", ["cross_entropy", "bce"], [A, B], "losses of the runs .* in different ways"),
-        ("raw", ["cross_entropy"] * 2, [A, B[:, :2]], "outputs of different shapes"),
+        ("label", ["mse"], [A], "not known for loss 'mse'; use --kind raw"),
+        ("label", ["cross_entropy", "bce"], [A, B], "in the same way .*'cross_entropy', loss 'bce'"),
+        ("raw", ["cross_entropy"] * 2, [A, B[:, :2]], "outputs have different shapes .*apply each alone"),
         ("scores", ["cross_entropy"], [A], "two classes or one output"),
-        ("raw", ["mse"], [(A, B)], "returns 2 outputs"),
+        ("raw", ["mse"], [(A, B)], "returns 2 outputs .*evaluation mode"),
         ("labels", ["bce"], [A], "unknown kind.*did you mean 'label'"),
     ],
 )

@@ -81,10 +81,7 @@ class LossBody:
         assert self.loss is not None
         inputs, targets, weights = split_batch(batch)
         outputs = call(model, inputs)
-        try:
-            loss_sum, weight = self.loss(outputs, targets, weights)
-        except IndexError as error:  # so torch calls a label that has no class
-            raise UsageError(f"the loss cannot use the targets of a batch: {error}; labels must lie in 0..classes-1") from error
+        loss_sum, weight = _loss_of(self.loss, outputs, targets, weights)
         return Outcome(loss_sum, weight, outputs, targets, weights, num_rows(inputs))
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
@@ -93,8 +90,18 @@ class LossBody:
         outputs = call(model, inputs)
         if self.loss is None:
             return Evaluated(outputs, targets, weights, None, 0.0, num_rows(inputs))
-        loss_sum, weight = self.loss(outputs, targets, weights)
+        loss_sum, weight = _loss_of(self.loss, outputs, targets, weights)
         return Evaluated(outputs, targets, weights, loss_sum, weight, num_rows(inputs))
+
+
+def _loss_of(
+    loss: Callable[..., tuple[Tensor, Tensor | float]], outputs: Any, targets: Any, weights: Tensor | None
+) -> tuple[Tensor, Tensor | float]:
+    """Local: returns the loss sum and weight of a batch; refuses a label that has no class."""
+    try:
+        return loss(outputs, targets, weights)
+    except IndexError as error:  # so torch calls such a label
+        raise UsageError(f"the loss cannot use the targets of a batch: {error}; labels must lie in 0..classes-1") from error
 
 
 def split_batch(batch: Any) -> tuple[Any, Any, Tensor | None]:

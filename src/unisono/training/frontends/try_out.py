@@ -109,10 +109,11 @@ def first_outputs(model: nn.Module, source: Source, device: torch.device, what: 
             with determinism.explain_errors():
                 return call(model, inputs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            layer = _layer_of(error, model)
             raise UsageError(
-                f"the model cannot take the first samples of {what} ({_describe_shapes(inputs)}): {error_summary(error)}"
-                f"{user_code_line(error.__traceback__, Path(torch.__file__).parent)}; "
-                "make the shapes and types of the data and of the model fit"
+                f"the model cannot take the first samples of {what}, each {_describe_sample(inputs)}: "
+                f"{'' if layer is None else f'{_name_of(layer, model)} raises '}{error_summary(error)}"
+                f"{user_code_line(error.__traceback__, Path(torch.__file__).parent)}; {_remedy(inputs, layer)}"
             ) from error
 
 
@@ -154,13 +155,40 @@ def _to_tensors(tree: Any, dtype: torch.dtype, device: torch.device) -> Any:
     return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
 
 
-def _describe_shapes(tree: Any) -> str:
-    """Returns the dtypes and shapes of a tree of tensors as text."""
-    if isinstance(tree, tuple):
-        return ", ".join(_describe_shapes(part) for part in tree)
-    if isinstance(tree, dict):
-        return ", ".join(f"{name}: {_describe_shapes(part)}" for name, part in tree.items())
-    return f"{tree.dtype} {tuple(tree.shape)}"
+def _describe_sample(batch: Any) -> str:
+    """Returns the types and shapes of one sample as text: float32 of shape (8, 8)."""
+    if isinstance(batch, tuple):
+        return ", ".join(_describe_sample(part) for part in batch)
+    if isinstance(batch, dict):
+        return ", ".join(f"{name}: {_describe_sample(part)}" for name, part in batch.items())
+    return f"{str(batch.dtype).removeprefix('torch.')} of shape {tuple(batch.shape[1:])}"
+
+
+def _layer_of(error: Exception, model: nn.Module) -> nn.Module | None:
+    """Pure: the innermost module of the model in which an error was raised; None where its traceback does not tell."""
+    layers, trace = set(model.modules()), error.__traceback__
+    found: nn.Module | None = None
+    while trace is not None:
+        one = trace.tb_frame.f_locals.get("self")
+        if isinstance(one, nn.Module) and one in layers:
+            found = one
+        trace = trace.tb_next
+    return found
+
+
+def _name_of(layer: nn.Module, model: nn.Module) -> str:
+    """Returns a layer for messages: layer '0', Linear(in_features=64, out_features=10, bias=True)."""
+    name = next(name for name, one in model.named_modules() if one is layer)
+    what = f"{type(layer).__name__}({' '.join(layer.extra_repr().split())})"
+    return f"layer {name!r}, {what}," if name else what
+
+
+def _remedy(inputs: Any, layer: nn.Module | None) -> str:
+    """Returns what to do about samples that a layer cannot take: to flatten them, if it takes as many numbers."""
+    shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
+    if isinstance(layer, nn.Linear) and len(shape) > 1 and inputs[0].numel() == layer.in_features:
+        return f"begin the model with nn.Flatten(), or give samples of shape ({layer.in_features},)"
+    return "make the shapes and types of the data and of the model fit"
 
 
 def error_summary(error: Exception) -> str:

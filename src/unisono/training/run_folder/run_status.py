@@ -113,6 +113,39 @@ def read(path: Path) -> dict[str, Any] | None:
     return found if complete and {"step", "epoch", "num_steps", "unix_s"} <= found.keys() else None
 
 
+def is_alive(known: Mapping[str, Any], queued: Mapping[str, str] | None = None) -> bool | None:
+    """Local: whether the process that wrote "running" is still alive; None where that cannot be seen from here. `queued` are the
+    jobs that SLURM knows."""
+    if known.get("host") != socket.gethostname():
+        return known["job"] in queued if known.get("job") and queued is not None else None
+    try:  # also in a job: that of salloc outlives what runs in it
+        os.kill(known["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is alive, and another user's
+        return True
+    return True
+
+
+def clock_text(unix_s: float | None) -> str:
+    """Pure: returns the local date and time; empty for None."""
+    return "" if unix_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
+
+
+def describe_unfinished(folder: Path) -> str:
+    """Local: what is known of a run that has no results yet, and what to do: the end of a message that names the run."""
+    known = read(folder / FILE)
+    if known is None:
+        return "has no results (summary.json); train it, or check the path"
+    alive = is_alive(known) if known["state"] == "running" else False
+    if alive is False:
+        end = f"{'died' if known['state'] == 'running' else known['state']} at step {known['step']} of {known['num_steps']}"
+        return f"has no results yet (no summary.json): it {end}; run its command again to resume it"
+    began = clock_text(known["lives"][-1]["begin_unix_s"])
+    seen = "" if alive else f", seen last {clock_text(known['unix_s'])}"
+    return f"is still running (since {began}, on {known['host']}{seen}); wait for its end"
+
+
 def _close_attempt(attempt: Mapping[str, Any], last_sign_unix_s: float) -> dict[str, Any]:
     """Returns the attempt with its end: one without a recorded end was killed, at the last sign of life."""
     return dict(attempt) if attempt["end_unix_s"] is not None else {**attempt, "end_unix_s": last_sign_unix_s, "reason": KILLED}

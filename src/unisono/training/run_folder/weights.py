@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unisono.errors import UsageError
+from unisono.errors import UsageError, nearest_path
 from unisono.files.atomic import atomic_replacement
 from unisono.files.tensor_file import write_tensors
 from unisono.model.flat import hash_of
@@ -45,9 +45,7 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Local, blocking: loads the named tensors of a .safetensors file, or of a .pt file that holds nothing but values, into host
     memory, and the metadata of the file (`sha256` and, from earlier versions, `task` and `step`; empty for .pt)."""
     if not path.is_file():
-        near = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], 1) if path.parent.is_dir() else []
-        hint = f"did you mean {path.with_name(near[0])}?" if near else "check the path"
-        raise UsageError(f"there is no weights file {path}; {hint}")
+        raise UsageError(f"there is no weights file {path}; {nearest_path(path)}")
     return _load_safetensors(path) if path.suffix == ".safetensors" else (_load_torch(path), {})
 
 

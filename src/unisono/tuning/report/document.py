@@ -33,7 +33,7 @@ from unisono.tuning.report.parallel import parallel
 from unisono.tuning.report.pictures import fold_colour, folds, history, pareto, scale_of, slice_of
 from unisono.tuning.report.spending import ENDS, Block, Span, blocks_of, spans_of, wall_s
 from unisono.tuning.report.variance import Components, cells_of, components
-from unisono.tuning.study.result import command_of
+from unisono.tuning.study.result import command_from_study, command_of
 from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, Study, Trial
 
 TEMPLATE = Path(__file__).with_name("study.html")
@@ -52,13 +52,13 @@ Cell = tuple[str, object, bool]
 def write_report(study: Study, about: Mapping[str, Any], path: Path, now_s: float | None = None) -> None:
     """Writes the report as an HTML file. `about` is the content of study.json; running trials are counted until `now_s`. Local,
     blocking."""
-    text = html_of(study, about, time.time() if now_s is None else now_s)
+    text = html_of(study, about, time.time() if now_s is None else now_s, path.parent)
     with atomic_replacement(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
-def html_of(study: Study, about: Mapping[str, Any], now_s: float) -> str:
-    """Returns the report as an HTML text. Local."""
+def html_of(study: Study, about: Mapping[str, Any], now_s: float, folder: Path | None = None) -> str:
+    """Returns the report as an HTML text; `folder`, where the study lies, is for the command that uses its result. Local."""
     objectives, settings = measures_of(about), settings_of_study(study, about)
     trials = [study.trials[number] for number in sorted(study.trials)]
     spans = spans_of(study, about, now_s)
@@ -72,6 +72,7 @@ def html_of(study: Study, about: Mapping[str, Any], now_s: float) -> str:
         "way": _method_rows(about),
         "tiles": _tiles(study, about, objectives, best, spans, blocks),
         "commands": [(trial, command_of(about, trial)) for trial in best[:MOST_COMMANDS]],
+        "from_study": command_from_study(folder, about) if best and folder is not None and about.get("task_file") else "",
         "trials": trials,
         "as_of": datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "made_by": ", ".join(f"{name} {version}" for name, version in made_by.items()) if isinstance(made_by, Mapping) else made_by,
@@ -122,7 +123,7 @@ def _tiles(
     else:
         tiles.append((DASH, "no complete trial has a value yet"))
     whole_s, there_s = wall_s(blocks)
-    away = "" if there_s > 0.95 * whole_s else f"; a job was running for {duration(there_s)}"
+    away = "" if there_s > 0.95 * whole_s else f", with a job running for {duration(there_s)} of it"
     return [*tiles, (duration(whole_s), f"wall time{away}"), (_hours(sum(span.worker_s for span in spans)), "worker-hours spent")]
 
 

@@ -92,6 +92,11 @@ def command_of(about: Mapping[str, Any], trial: Trial) -> str:
     return shlex.join(words)
 
 
+def command_from_study(folder: Path, about: Mapping[str, Any]) -> str:
+    """Returns the command that trains with the best settings of a study on training and validation data together. Pure."""
+    return shlex.join(("unisono", "train", str(about["task_file"]), "--from-study", str(folder)))
+
+
 def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: Sequence[Objective]) -> None:
     """Writes the settings of the best trial as a file for --space with nothing left to search, e.g. to measure them on more folds.
     Local, blocking."""
@@ -117,8 +122,10 @@ def describe_best(folder: Path, best: Trial, about: Mapping[str, Any], objective
     text = f"best: trial {best.number}, {format_values(objectives, best.result.values)}{over}"
     if not about.get("task_file"):
         return f"{text}: {format_settings(best.values)}"
-    words = ("unisono", "train", str(about["task_file"]), "--from-study", str(folder))
-    return f"{text}\nagain: {command_of(about, best)}\non all data: {shlex.join(words)}"
+    return (
+        f"{text}\nto train with its settings: {command_of(about, best)}\n"
+        f"on training and validation data together: {command_from_study(folder, about)}"
+    )
 
 
 def is_study(path: Path) -> bool:

@@ -38,10 +38,11 @@ class Layout:
         return range(self.first + block * self.block_size, self.first + (block + 1) * self.block_size)
 
     def __str__(self) -> str:
-        folds = f", {self.parallel_folds} folds at a time" if self.parallel_folds > 1 else ""
-        many = f"{self.num_ranks} rank{_s(self.num_ranks)}: {self.num_blocks} block{_s(self.num_blocks)} of {self.block_size}"
-        where = "rank 0 coordinates" if self.first else "a thread beside rank 0 coordinates"
-        return f"{many} ({self.workers} worker{_s(self.workers)} per model{folds}); {where}"
+        size, folds = self.block_size, self.parallel_folds
+        many = f"{self.num_ranks} rank{_s(self.num_ranks)}: {self.num_blocks} trial{_s(self.num_blocks)} at a time"
+        each = f"{size} rank{_s(size)}{' each' if self.num_blocks > 1 else ''}"
+        inside = f" ({self.workers} worker{_s(self.workers)} per model, {folds} folds at a time)" if folds > 1 else ""
+        return f"{many} on {each}{inside}; rank 0 {'only' if self.first else 'also'} coordinates"
 
 
 def _s(count: int) -> str:

@@ -85,7 +85,7 @@ def test_a_short_flag_may_be_joined_with_its_value() -> None:
 
 
 def test_a_misspelt_flag_is_reported_with_the_right_one() -> None:
-    with pytest.raises(UsageError, match=r"does not know '--timeline-file'; did you mean --timeline-filename\?"):
+    with pytest.raises(UsageError, match=r"does not know '--timeline-file'; did you mean '--timeline-filename'"):
         split(["--timeline-file", "x", "train.py"])
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from unisono.errors import UsageError
 from unisono.model.losses import Loss, resolve_loss
 from unisono.model.losses.find_loss import LOSSES
+from unisono.model.torch.body import LossBody
 
 N, C = 13, 5
 RANDOM = torch.Generator().manual_seed(3)
@@ -342,6 +343,14 @@ def test_other_results_are_refused(result: Any) -> None:
 def test_a_loss_with_parameters_is_refused() -> None:
     with pytest.raises(UsageError, match="trainable parameters, which belong in the model"):
         resolve_loss(nn.Linear(2, 2), {})
+
+
+@pytest.mark.parametrize("which", ["train", "evaluate"])
+def test_a_label_without_a_class_is_one_message_in_training_and_evaluation(which: str) -> None:
+    body = LossBody(resolve_loss("cross_entropy", {}))
+    batch = (LOGITS, LABELS + C)
+    with pytest.raises(UsageError, match=r"cannot use the targets of a batch: Target \d+ is out of bounds.*labels must lie in"):
+        body(nn.Identity(), batch, 0) if which == "train" else body.evaluate(nn.Identity(), batch)
 
 
 # ---- names and options ---------------------------------------------------------------------------------------------------

@@ -166,7 +166,8 @@ def test_the_page_is_well_formed(num_trials: int, about: Mapping[str, Any]) -> N
 def test_it_is_written_as_a_file_of_its_own(tmp_path: Path) -> None:
     study = realistic()
     write_report(study, ABOUT, tmp_path / "report.html", NOW_S)
-    assert (tmp_path / "report.html").read_text(encoding="utf-8") == html_of(study, ABOUT, NOW_S)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == html_of(study, ABOUT, NOW_S, tmp_path)
+    assert f"unisono train examples/digits.py --from-study {tmp_path}" in html_of(study, ABOUT, NOW_S, tmp_path)
     write_report(study, ABOUT, tmp_path / "report.html")
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 

@@ -107,7 +107,7 @@ REFUSED = {
     "lr=3": r"lr = 3 in the space .* is not a dimension; write \[lr\]",
     "[lr": "is not valid TOML",
     "[algorithm]\nchoice=['allreduce', 'alreduce']": "--algorithm must be one of .*; received 'alreduce'",
-    "[lr]\nlow=-1\nhigh=1": "lr of the task must be a finite number above 0; received -1",
+    "[lr]\nlow=-1\nhigh=1": "--lr must be a finite number above 0; received -1",
     "[lr]\nlow=0.1\nhigh=1\nwhen={depth=3}": "lr depends on depth .*, which is not another dimension",
     "[lr]\nlow=0.1\nhigh=1\nwhen={'model.act'='gelu'}": "depends on model.act being 'gelu' .*, which it cannot be",
     "[lr]\nchoice=[1]\nwhen={global_batch=1}\n[global_batch]\nchoice=[1]\nwhen={lr=1}": "in a circle .*lr -> global_batch -> lr",

@@ -224,8 +224,8 @@ def test_the_closing_message_has_the_result_and_the_next_command(tmp_path: Path)
     about, best = best_of(tmp_path)
     lines = describe_best(tmp_path, best, about, OBJECTIVES, 6).splitlines()
     assert lines[0] == "best: trial 0, val_accuracy 0.5, time_s 2 ± 0.012 over 6 trainings"
-    assert lines[1] == f"again: {command_of(about, best)}"
-    assert lines[2] == f"on all data: unisono train 'examples/my digits.py' --from-study {tmp_path}"
+    assert lines[1] == f"to train with its settings: {command_of(about, best)}"
+    assert lines[2] == f"on training and validation data together: unisono train 'examples/my digits.py' --from-study {tmp_path}"
     of_objective = describe_best(tmp_path, best, {**about, "task_file": None}, OBJECTIVES, 1)
     assert of_objective.count("\n") == 0 and "model.width=33" in of_objective
 

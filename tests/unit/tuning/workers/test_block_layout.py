@@ -14,7 +14,7 @@ def test_thirteen_ranks_are_a_coordinator_and_two_blocks_of_six() -> None:
     found = layout_of(13, workers=3, parallel_folds=2)
     assert (found.num_blocks, found.block_size, found.first) == (2, 6, 1)
     assert [list(found.ranks_of(block)) for block in (0, 1)] == [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]]
-    assert str(found) == "13 ranks: 2 blocks of 6 (3 workers per model, 2 folds at a time); rank 0 coordinates"
+    assert "2 trials at a time on 6 ranks each (3 workers per model, 2 folds at a time); rank 0 only coordinates" in str(found)
 
 
 @pytest.mark.parametrize(("num_ranks", "workers", "blocks"), [(1, 1, 1), (4, 1, 4), (4, 2, 2), (6, 6, 1)])
@@ -22,7 +22,7 @@ def test_without_a_rest_a_thread_coordinates(num_ranks: int, workers: int, block
     found = layout_of(num_ranks, workers)
     assert found.num_blocks == blocks and found.first == 0
     assert sorted(rank for block in range(blocks) for rank in found.ranks_of(block)) == list(range(num_ranks))
-    assert "a thread beside rank 0 coordinates" in str(found)
+    assert "rank 0 also coordinates" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -74,5 +74,5 @@ def test_as_many_blocks_as_trials_are_enough(num_trials: int) -> None:
 
 
 def test_one_rank_says_so_in_one_way() -> None:
-    assert str(layout_of(2, 2)) == "2 ranks: 1 block of 2 (2 workers per model); a thread beside rank 0 coordinates"
-    assert str(layout_of(3, 1)) == "3 ranks: 3 blocks of 1 (1 worker per model); a thread beside rank 0 coordinates"
+    assert str(layout_of(2, 2)) == "2 ranks: 1 trial at a time on 2 ranks; rank 0 also coordinates"
+    assert str(layout_of(3, 1)) == "3 ranks: 3 trials at a time on 1 rank each; rank 0 also coordinates"

@@ -70,13 +70,13 @@ def test_algorithms_that_can_be(what: str, task: str) -> None:
 CANNOT_BE: Mapping[str, tuple[Any, str]] = {
     "an option of another algorithm": (
         {"algorithm": "local_sgd", "algorithm__push_every": 4},
-        r"--algorithm local_sgd has no option 'push_every' \(--set algorithm.push_every\)",
+        r"unknown option 'push_every' of --algorithm local_sgd \(--set algorithm.push_every\)",
     ),
-    "an option without an algorithm": ({"algorithm__period": 4}, "--algorithm allreduce has no option 'period'"),
+    "an option without an algorithm": ({"algorithm__period": 4}, "unknown option 'period' of --algorithm allreduce"),
     "a value that it does not take": ({"algorithm": "local_sgd", "algorithm__period": 0}, "period"),
     "an option that one of two does not read": (
         {"space": BOTH + PERIOD},
-        "the search space contains trials that allreduce cannot train: --algorithm allreduce has no option 'period'.*when = ",
+        "the search space contains trials that allreduce cannot train: unknown option 'period' of --algorithm allreduce.*when = ",
     ),
     "a batch that cannot be divided": (
         {"algorithm": "downpour", "global_batch": 10, "workers": 4},

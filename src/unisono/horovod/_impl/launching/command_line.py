@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unisono.errors import UsageError
+from unisono.errors import UsageError, did_you_mean
 from unisono.horovod._impl.launching.flags import FLAGS, GROUPS, NUMBER, PAIR, SWITCH, WHOLE, Flag
 
 Values = Mapping[str, Any]
@@ -48,8 +47,7 @@ def split(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
             position += 1
             continue
         if name not in num_values:
-            like = difflib.get_close_matches(name, num_values, 1)
-            hint = f"did you mean {like[0]}?" if like else "see unisono horovodrun --help"
+            hint = did_you_mean(name, num_values, "see unisono horovodrun --help")
             raise UsageError(f"horovodrun does not know {name!r}; {hint}")
         values = () if equals else words[position + 1 : position + 1 + num_values[name]]
         if len(values) == 1 and values[0].startswith("-"):
