@@ -21,6 +21,10 @@ STYLES: Mapping[str, tuple[str, str, str]] = {
 apart, and apart in black and white too."""
 STEPS, BEST, TARGET = "#56B4E9", "#000000", "#CC79A7"
 MOST_COLUMNS = 3
+WIDTH, HEIGHT, TITLE = 4.7, 3.3, 0.4
+"""Inches of a panel with its margins, and of the title above all."""
+LEFT, RIGHT, BELOW, ABOVE = 0.75, 0.15, 0.55, 0.35
+"""The margins of a panel in inches."""
 MOST_MARKERS = 40
 """With more epochs than this the points would hide the line."""
 MOST_STEPS = 4000
@@ -50,9 +54,19 @@ def draw_curves(
     panels = _panels(epochs)
     num_columns = min(MOST_COLUMNS, len(panels))
     num_rows = -(-len(panels) // num_columns)
-    figure = Figure(figsize=(4.6 * num_columns + 0.4, 3.3 * num_rows + 0.5), layout="constrained")
+    width, height = WIDTH * num_columns, HEIGHT * num_rows + TITLE
+    figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=11, parse_math=False)
+    # By hand: matplotlib's own layouts draw everything twice, which takes longer than many a training of a first try.
+    figure.subplots_adjust(
+        left=LEFT / width,
+        right=1 - RIGHT / width,
+        bottom=BELOW / height,
+        top=1 - (TITLE + ABOVE) / height,
+        wspace=(LEFT + RIGHT) / (WIDTH - LEFT - RIGHT),
+        hspace=(BELOW + ABOVE) / (HEIGHT - BELOW - ABOVE),
+    )
+    figure.suptitle(title, fontsize=11, y=1 - 0.1 / height, parse_math=False)
     best = next((row["epoch"] for row in reversed(epochs) if row.get("is_best")), None)
     for place, (name, names) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(num_rows, num_columns, place)
