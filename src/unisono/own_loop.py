@@ -32,7 +32,7 @@ from unisono.data.tree import map_tree
 from unisono.errors import UsageError
 from unisono.model.torch.parameters import FlatParameters
 from unisono.optim.wrapped_optimizer import Wrapped, same_class
-from unisono.training.same_data import expect_same_data
+from unisono.training.same_data import expect_same_data, expect_same_settings
 
 CHANGED = (
     "gradients were changed after the backward pass (by clip_grad_norm_ or a GradScaler, say), when they were those of this worker "
@@ -49,8 +49,8 @@ class DistributedOptimizer(Wrapped):
 
     It is an optimiser of the same class with the same settings and state, so schedulers of torch take it. Whatever changes
     gradients before the update, such as `clip_grad_norm_` or a `GradScaler`, must come after `synchronize`, which makes
-    them those of all workers; gradients that were changed before are refused. Optimisers that need a closure (LBFGS) get the
-    loss of all workers.
+    them those of all workers; gradients that were changed before are refused, but for changes through `.data` or NumPy, of
+    which torch keeps no trace. Optimisers that need a closure (LBFGS) get the loss of all workers.
 
     Running statistics of batch normalisation stay those of each worker. A parameter that no worker used in a step is not
     updated. An optimiser of another model is refused, and so are parameters that are added or unfrozen later. Collective,
@@ -259,8 +259,9 @@ class ShardedLoader:
     and so the last batch may be short.
 
     All workers take the same number of steps: one without samples in a short last batch gets an empty one. A `global_batch`
-    smaller than the number of workers is refused, and so are data that are not the same on all workers, in the same order.
-    Data in compressed chunks are shuffled by whole chunks. Collective, blocking; all workers make it with all of the data.
+    smaller than the number of workers is refused. So are data that are not the same on all workers, in the same order, and
+    another seed, batch or shuffle on one of them. Data in compressed chunks are shuffled by whole chunks. Collective,
+    blocking; all workers make it with all of the data.
 
     Example:
         import unisono as un
@@ -274,7 +275,7 @@ class ShardedLoader:
         data: Anything that `un.as_source` opens: (inputs, targets), a path, a torch Dataset.
         comm: The communicator of the workers, from `un.connect()`.
         global_batch: Number of samples of one step over all workers together.
-        seed: The seed of the order.
+        seed: The seed of the order, the same on all workers.
         shuffle: False keeps the order of the data in every epoch.
         device: Where the tensors go; left out, the device of the communicator.
     """
@@ -288,6 +289,7 @@ class ShardedLoader:
         shuffle: bool = True,
         device: torch.device | None = None,
     ) -> None:
+        expect_same_settings(comm, {"global_batch": global_batch, "seed": seed, "shuffle": shuffle})
         source = with_streams(as_source(data))
         if global_batch < comm.size:
             raise UsageError(f"global_batch {global_batch} is too small for {comm.size} workers; use at least {comm.size}")

@@ -50,7 +50,7 @@ from unisono.training.run_folder.run_record import summary_of
 from unisono.training.run_folder.run_status import Status
 from unisono.training.run_folder.weights import save_weights, weights_of
 from unisono.training.run_hooks import RunHooks
-from unisono.training.same_data import expect_same_data
+from unisono.training.same_data import expect_same_data, expect_same_settings
 from unisono.training.shard_rules import refuse_unrepeatable
 from unisono.training.trainer import Trainer
 from unisono.training.trainer_base import TrainerBase
@@ -190,6 +190,7 @@ def execute(
         config = replace(config, changes={**older, **config.changes})
         job = on_all_ranks(comm, lambda: prepare(config, comm, spans, task, resumes, averages))
         parts = job.parts
+        expect_same_settings(comm, {**job.record["settings"], "algorithm": job.record["algorithm"], "on_nan": job.record["on_nan"]})
         samples = expect_same_data(comm, parts.splits.parts())
         unrepeatable = describe_unrepeatable(samples)
         if parts.task.shards is not None:

@@ -27,7 +27,7 @@ from unisono.comm.control_plane.channel import UNAUTHENTICATED_LIMIT_BYTES
 from unisono.comm.control_plane.control import LEFT
 from unisono.comm.control_plane.guests import SPARE_GUESTS
 from unisono.comm.control_plane.handshake import MAGIC, NONCE_BYTES, PROOF_BYTES
-from unisono.comm.control_plane.hub import DIED
+from unisono.comm.control_plane.hub_connection import DIED
 from unisono.comm.control_plane.tcp_control import TcpControl
 from unisono.errors import CollectiveTimeout, UsageError
 

@@ -80,6 +80,18 @@ def test_the_seed_of_keras_decides_the_first_weights(ranks: list[Any]) -> None:
     assert first["given seed"][0] == first["given seed"][1] == second["given seed"][0], "which is asked for"
 
 
+def test_what_a_worker_gives_fit_by_its_rank_is_refused(ranks: list[Any]) -> None:
+    first, second = (rank["settings"] for rank in ranks)
+    for name, values in {
+        "batch_size": (8, 7),
+        "optimizer.learning_rate": (0.5, 1.5),
+        "epochs": (1, 2),
+        "shuffle": ("false", "true"),
+    }.items():
+        text = "the workers have different settings: {} {} on rank 0, {} on rank 1".format(name, *values)
+        assert first[name].startswith(text) and second[name] == "by another worker"
+
+
 @pytest.mark.parametrize("algorithm", ["allreduce", "downpour"])
 def test_a_backup_of_another_fit_is_refused(ranks: list[Any], ended: Any, algorithm: str) -> None:
     first, second = (rank["backups"][algorithm] for rank in ranks)

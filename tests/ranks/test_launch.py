@@ -136,13 +136,13 @@ def environments(done: Launcher) -> dict[int, dict[str, str | None]]:
 def test_every_rank_knows_its_place(script: Script) -> None:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NUM_NODES", "JOB", "RESTART", "ENGINE")
     wanted = [f"UNISONO_{name}" for name in (*names, "ALLREDUCE", "TIME_LIMIT_S", "RENDEZVOUS", "TOKEN")]
-    outer = {"UNISONO_RANK": "5", "UNISONO_WORLD_SIZE": "9", "UNISONO_TOKEN": "outer", "UNISONO_ALLREDUCE": "ring"}
+    outer = {"UNISONO_RANK": "5", "UNISONO_WORLD_SIZE": "9", "UNISONO_TOKEN": "that of an outer job", "UNISONO_ALLREDUCE": "ring"}
     options = ("--engine", "gloo", "--time-limit-s", "12.5", "--job", "study")
     found = environments(run("-n", "2", *options, script(SHOW), *wanted, "PYTHONUNBUFFERED", env=outer))
     assert sorted(found) == [0, 1]
     tokens = {env.pop("UNISONO_TOKEN") for env in found.values()}
     meeting = {env.pop("UNISONO_RENDEZVOUS") for env in found.values()}
-    assert len(tokens) == 1 and "outer" not in tokens
+    assert len(tokens) == 1 and "that of an outer job" not in tokens
     assert len(meeting) == 1 and re.fullmatch(r"127\.0\.0\.1:\d+", str(meeting.pop()))
     for rank, env in found.items():
         values = (str(rank), "2", str(rank), "2", "0", "1", "study", "0", "gloo", "ring", "12.5", "1")
@@ -158,7 +158,7 @@ def test_nodes_agree_without_talking(script: Script) -> None:
     parts = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "NUM_NODES", "LAUNCH", "TOKEN", "RENDEZVOUS")
     names = [f"UNISONO_{name}" for name in parts]
     found = {}
-    for node, outer in (("0", {}), ("1", {}), ("0", {"UNISONO_TOKEN": "given"})):
+    for node, outer in (("0", {}), ("1", {}), ("0", {"UNISONO_TOKEN": "given for both nodes"})):
         options = ("--nodes", "2", "--node-rank", node, "--rendezvous", "node01:29400")
         shown = environments(run("-n", "2", *options, script(SHOW), *names, env=outer))
         # Without a secret of the user, the ranks derive one: what the launchers can agree on without talking is public.

@@ -27,6 +27,7 @@ from unisono.training.server.joining import join, write_join_info
 PROGRAM = Path(__file__).parent / "programs" / "coin_toss.py"
 SEEDED = ("train_test_split", "random_split", "shuffle", "permutation", "randperm")
 UNLIKE = ("default_rng", "listed", "own part", "own loop")
+OF_RANK = {"seed": (0, 1), "lr": (1.0, 2.0), "global_batch": (120, 121)}
 NOISE = 0.2
 """More than four standard deviations of the share of 120 coins."""
 
@@ -44,6 +45,19 @@ def test_labels_drawn_by_a_coin_cannot_be_foreseen(tmp_path: Path, fork_server: 
         assert "the workers hold different data: rank 1 differs from rank 0 in " in first[way], (way, first[way])
         assert "np.random.default_rng(0)" in first[way]
         assert {other[way] for other in others} == {"another rank reports the error"}
+
+
+@pytest.mark.timeout(90)
+def test_settings_that_a_task_computes_from_its_rank_are_refused(tmp_path: Path, fork_server: ForkServer) -> None:
+    """Workers with other seeds would take overlapping parts of two orders; with other rates each would train its own model."""
+    ended = fork_server.run([str(PROGRAM), str(tmp_path / "found"), "settings"], 2, "shm", 60.0)
+    assert ended.exit_code == 0, ended
+    first, other = (json.loads((tmp_path / f"found.{rank}").read_text()) for rank in range(2))
+    for name, (here, there) in OF_RANK.items():
+        expected = f"the workers have different settings: {name} {here} on rank 0, {there} on rank 1; give all workers the same"
+        assert first[name].startswith(expected), (name, first[name])
+        assert other[name] == "another rank reports the error"
+    assert first["own loop"].startswith("the workers have different settings: seed 0 on rank 0, 1 on rank 1")
 
 
 TASK = """

@@ -134,5 +134,6 @@ def test_mpirun_with_thirteen_ranks(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.slurm
 def test_srun_with_thirteen_ranks_on_three_nodes(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
-    study = searched(tmp_path, ["srun", "-N3", "-n13", "-O", UNISONO], BY_THIRTEEN, THIRTEEN, slurm_cluster.environment)
+    environment = {**slurm_cluster.environment, "UNISONO_TOKEN": "shared by nodes without a common home"}
+    study = searched(tmp_path, ["srun", "-N3", "-n13", "-O", UNISONO], BY_THIRTEEN, THIRTEEN, environment)
     expect_workers(study, 3, 2)

@@ -27,6 +27,8 @@ from unisono.errors import UsageError
 
 KEY_FILE = Path(".config/unisono/job_key")
 """In the home directory."""
+LEAST_CHARACTERS = 16
+"""Of a secret that is given: strangers get proofs of it, against which they can try short ones at leisure."""
 MOUNTS = Path("/proc/self/mountinfo")
 LOCAL_TYPES = (
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs", "squashfs", "apfs"),
@@ -35,16 +37,23 @@ LOCAL_TYPES = (
 """File systems of one machine or container; all others count as shared by the nodes."""
 
 _KEY = re.compile(r"[0-9a-f]{64}\n")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""Blanks in the names of mounted folders."""
 
 
 def with_secret(topology: Topology, env: Mapping[str, str]) -> Topology:
     """Local: returns the topology with the secret of the job, or with the reason why other hosts cannot know it. Makes the user's
     key if there is none."""
-    given = env.get("UNISONO_TOKEN")
-    if given:
-        return replace(topology, secret=derived(given, topology.token))
     if topology.world_size == 1:
         return replace(topology, secret=secrets.token_hex(16))
+    given = env.get("UNISONO_TOKEN")
+    if given:
+        if len(given) < LEAST_CHARACTERS:
+            raise UsageError(
+                f"UNISONO_TOKEN has {len(given)} characters, so another user could guess it; export a random text of "
+                f"{LEAST_CHARACTERS} characters or more for all processes: UNISONO_TOKEN=$(openssl rand -hex 16)"
+            )
+        return replace(topology, secret=derived(given, topology.token))
     if topology.address is None or not topology.token:  # MPI will be asked
         return topology
     home = Path(env.get("HOME") or "/nonexistent")
@@ -97,13 +106,13 @@ def local_type(path: Path, mounts: Path | None = None) -> str:
     """Local: returns the type of the file system of `path` if only this machine has it, else (or where it is unknown) an empty
     text."""
     try:
-        lines = (mounts or MOUNTS).read_text().splitlines()
+        lines = (mounts or MOUNTS).read_text(errors="surrogateescape").splitlines()  # names as the file system has them
     except OSError:
         return ""
     kind, longest = "", -1
     for line in lines:
         mounted, _, described = line.partition(" - ")
-        place = mounted.split(" ")[4].encode().decode("unicode_escape")
+        place = _OCTAL.sub(lambda one: chr(int(one[1], 8)), mounted.split(" ")[4])
         if path.resolve().is_relative_to(place) and len(place) >= longest:  # a later one lies on top
             kind, longest = described.split(" ")[0], len(place)
     return kind if kind in LOCAL_TYPES else ""

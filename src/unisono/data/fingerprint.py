@@ -86,20 +86,7 @@ def runs_user_code(part: Source) -> bool:
     return isinstance(part, Mapped) or not module.startswith("unisono.") or module == DATASETS
 
 
-def _values(part: Source, most_rows: int | None) -> dict[str, Any]:
-    """Returns the sums of each array of a batch by its place; None for one that is another in a second reading, although the
-    generators of the process are seeded alike."""
-    rows = sampled_rows(part, most_rows)
-    with seeded_generators(0):
-        found = dict(_sums(part.read(rows)))
-    if not runs_user_code(part):
-        return found
-    with seeded_generators(0):
-        again = dict(_sums(part.read(rows)))
-    return {place: sums if not is_far(sums, again.get(place)) else None for place, sums in found.items()}
-
-
-def _sums(batch: Any) -> Iterator[tuple[str, list[float]]]:
+def sums_of(batch: Any) -> Iterator[tuple[str, list[float]]]:
     """Yields for each array of numbers the size of the sums, and the sums: each over every eighth sample."""
     for place, leaf in leaves(batch if isinstance(batch, tuple) else (batch,)):
         values = _numbers(leaf)
@@ -109,6 +96,19 @@ def _sums(batch: Any) -> Iterator[tuple[str, list[float]]]:
         weighted = np.arcsinh(values) * weights  # so that a few large numbers do not hide all others
         sums = [weighted[start::NUM_SUMS] for start in range(NUM_SUMS)]
         yield place, [max(float(np.abs(one).sum()) for one in sums), *(float(one.sum()) for one in sums)]
+
+
+def _values(part: Source, most_rows: int | None) -> dict[str, Any]:
+    """Returns the sums of each array of a batch by its place; None for one that is another in a second reading, although the
+    generators of the process are seeded alike."""
+    rows = sampled_rows(part, most_rows)
+    with seeded_generators(0):
+        found = dict(sums_of(part.read(rows)))
+    if not runs_user_code(part):
+        return found
+    with seeded_generators(0):
+        again = dict(sums_of(part.read(rows)))
+    return {place: sums if not is_far(sums, again.get(place)) else None for place, sums in found.items()}
 
 
 def _numbers(leaf: Any) -> npt.NDArray[np.float64] | None:

@@ -6,14 +6,16 @@ from __future__ import annotations
 import pickle
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from unisono.data.fingerprint import runs_user_code, sampled_rows
+from unisono.data.data_differences import is_far
+from unisono.data.fingerprint import runs_user_code, sampled_rows, sums_of
 from unisono.data.random_streams import restored_generators, seed_generators
 from unisono.data.sample_random import SampleRandom
 from unisono.data.source import Indices, Mapped, Source
@@ -72,6 +74,21 @@ def splits_with_streams(splits: Splits) -> Splits:
         name: streamed for name, part in splits.parts().items() if (streamed := with_streams(part)) is not part
     }
     return replace(splits, **found) if found else splits
+
+
+def describe_unrepeatable_augment(augment: Callable[..., Any], part: Source) -> str:
+    """Local, blocking for a read of some samples: says that `augment` of a task gives other results for the same samples when it is
+    called again, as it does where it draws from elsewhere than its second argument; else empty."""
+    rows = sampled_rows(part)
+    with restored_generators():
+        batch = part.read(rows)
+        first, again = (dict(sums_of(augment(deepcopy(batch), SampleRandom(0, 0, rows)))) for _ in range(2))
+    if not any(is_far(sums, again.get(place)) for place, sums in first.items()):
+        return ""
+    return (
+        "augment of the task gives other results for the same samples when it is called again, so the same command gives other "
+        "results, and a resume is not exact: draw from its second argument, an un.SampleRandom, alone"
+    )
 
 
 def read_in(source: Source, indices: Indices, seed: int, epoch: int) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from unisono.algorithms.roles import LayoutOptions
 from unisono.cluster.machine.worker_threads import set_threads
 from unisono.comm.base import Communicator
+from unisono.data.streamed_reads import describe_unrepeatable_augment
 from unisono.errors import UsageError
 from unisono.events import Spans
 from unisono.launch.this_process import prepare_cublas
@@ -28,7 +29,7 @@ from unisono.training.frontends.assemble import assemble
 from unisono.training.frontends.device import compute_device
 from unisono.training.run_folder.run_record import record_of
 from unisono.training.run_folder.weights import initialise
-from unisono.training.shard_rules import lonely_note, shard_note
+from unisono.training.shard_rules import lonely_note, refuse_unrepeatable, shard_note
 from unisono.training.trainer_base import shown_lr
 from unisono.training.training_parts import AssemblyOptions, TrainingParts
 from unisono.training.work_layout import count_parts
@@ -111,6 +112,9 @@ def prepare(
         batch_norm_note(model, parts.num_learning, in_shards, can_shard),
     )
     notes += [note for note in found if note]
+    if task.augment is not None and (unrepeatable := describe_unrepeatable_augment(task.augment, parts.splits.train)):
+        refuse_unrepeatable([unrepeatable] if in_shards else [])
+        notes.append(f"warning: {unrepeatable}")
     if config.local_batch is not None:
         notes.append(growth_note(config.local_batch, num_workers, len(parts.splits.train), shown_lr(parts.settings(0))))
     return Job(parts, record, notes, SaveInterval.parse(str(config.checkpoint_every)))

@@ -34,7 +34,7 @@ from unisono.tuning.study.store import READ_EVERY_S, Store, machine, new_job
 from unisono.tuning.study.study_file import ABOUT, make_study, read_study, weights_of
 from unisono.tuning.study.study_options import NUM_TRIALS, TuneConfig, choose_num_trials, choose_search, description_of
 from unisono.tuning.study.trial_plan import Objective, Plan, objectives_of
-from unisono.tuning.workers.all_workers import LOST, AllWorkers, receive_messages, supervise
+from unisono.tuning.workers.all_workers import LOST, AllWorkers, receive_messages, refuse_strangers, supervise
 from unisono.tuning.workers.block_layout import Layout, layout_of
 from unisono.tuning.workers.coordinator import Coordinator
 from unisono.tuning.workers.part_command import part_command
@@ -62,6 +62,8 @@ def run_tune_job(config: TuneConfig, num_ranks: int | None, columns: int | None)
         from unisono.comm.engines.mpi import complete_topology
 
         at = complete_topology(at)
+    if not is_alone and at.world_size > 1:
+        refuse_strangers(at)
     with selectors.DefaultSelector() as selector:
         if at.global_rank:
             place = _place(at, at.local_rank, at.local_size, config.threads)

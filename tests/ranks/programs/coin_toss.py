@@ -1,7 +1,8 @@
 """Learns labels that were drawn by a coin, from data that are divided in every way in which people forget a seed.
 
 coin_toss.py OUT: every rank writes OUT.RANK, JSON: way -> validation accuracy, or the refusal. No label can be foreseen, so an
-accuracy far from 0.5 shows that validation samples were learnt from.
+accuracy far from 0.5 shows that validation samples were learnt from. With `settings` as a second word: setting that depends on the
+rank -> the refusal.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -92,18 +94,40 @@ def result(comm: Communicator, data: Callable[[], un.Splits]) -> float | str:
         return float(ended.summary["metrics"]["val_accuracy"])
 
 
-def main(out: str) -> None:
+def of_rank(rank: int) -> dict[str, dict[str, Any]]:
+    """Settings that a task computes from its rank: each gives workers other samples, or other updates."""
+    return {"seed": {"seed": rank}, "lr": {"lr": 1.0 + rank}, "global_batch": {"global_batch": 120 + rank}}
+
+
+def settings(comm: Communicator, given: dict[str, Any]) -> str:
+    usual = un.Task(model=lambda: nn.Linear(NUM, 2), data=of_torch, loss="cross_entropy", lr=1.0, global_batch=40)
+    with TemporaryDirectory() if comm.rank == 0 else nullcontext("") as folder:
+        config = TrainConfig("", out=comm.broadcast_object(f"{folder}/run"), quiet=True)
+        return refused(lambda: execute(config, comm, task=replace(usual, **given)))
+
+
+def refused(do: Callable[[], object]) -> str:
+    try:
+        do()
+    except un.UnisonoError as error:
+        return str(error)
+    return ""
+
+
+def main(out: str, *words: str) -> None:
     random.seed(os.getpid())  # ranks that were forked have the generators of one process
     np.random.seed(os.getpid())
     torch.manual_seed(os.getpid())
     with un.connect() as comm:
-        found = {way: result(comm, data) for way, data in ways(comm).items()}
-        try:
-            un.ShardedLoader((INPUTS[comm.rank :: comm.size], LABELS[comm.rank :: comm.size]), comm, global_batch=40)
-            found["own loop"] = 0.5
-        except un.UnisonoError as error:
-            found["own loop"] = str(error)
+        found: dict[str, float | str]
+        if words:
+            found = {name: settings(comm, given) for name, given in of_rank(comm.rank).items()}
+            found["own loop"] = refused(lambda: un.ShardedLoader((INPUTS, LABELS), comm, global_batch=40, seed=comm.rank))
+        else:
+            found = {way: result(comm, data) for way, data in ways(comm).items()}
+            own = (INPUTS[comm.rank :: comm.size], LABELS[comm.rank :: comm.size])
+            found["own loop"] = refused(lambda: un.ShardedLoader(own, comm, global_batch=40)) or 0.5
     Path(f"{out}.{comm.rank}").write_text(json.dumps(found))
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

@@ -180,6 +180,23 @@ def backups(comm: Any) -> dict[str, Any]:
     return found
 
 
+def settings(strategy: Any) -> dict[str, str]:
+    """What each worker gives by its rank: parts of other batches, or another rate."""
+    rank, (x, y) = strategy.comm.rank, samples()
+
+    def fit(lr: float = 0.1, **more: Any) -> str:
+        model, _ = small(strategy)
+        model.compile(keras.optimizers.SGD(lr), "mse")
+        return refused(lambda: model.fit(x, y, **{"batch_size": 8, "verbose": 0, **more}))
+
+    return {
+        "batch_size": fit(batch_size=8 - rank),
+        "optimizer.learning_rate": fit(lr=0.5 + rank),
+        "epochs": fit(epochs=1 + rank),
+        "shuffle": fit(shuffle=bool(rank)),
+    }
+
+
 def main() -> None:
     strategy = un.keras.Strategy()
     comm = strategy.comm
@@ -191,6 +208,7 @@ def main() -> None:
         "seeds": [first_weights(strategy, seed) for seed in (1, 2, 3, 1)],
         "seeds of ranks": first_weights(strategy, comm.rank),
         "given seed": [first_weights(un.keras.Strategy(seed=5, comm=comm), seed) for seed in (1, 2)],
+        "settings": settings(strategy),
         "backups": backups(comm),
     }
     Path(f"{OUT}.{comm.rank}").write_text(json.dumps(found))

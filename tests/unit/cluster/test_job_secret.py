@@ -46,11 +46,21 @@ def test_two_jobs_of_one_user_have_two_secrets(homes: tuple[str, str]) -> None:
 
 
 def test_a_given_secret_takes_the_place_of_the_key() -> None:
-    env = {**envs.srun(0), "UNISONO_TOKEN": "f00", "HOME": "/nonexistent"}
-    found, other = with_secret(resolve(env), env), with_secret(resolve(env), {**env, "UNISONO_TOKEN": "f01"})
+    given = "0123456789abcdef"
+    env = {**envs.srun(0), "UNISONO_TOKEN": given, "HOME": "/nonexistent"}
+    found, other = with_secret(resolve(env), env), with_secret(resolve(env), {**env, "UNISONO_TOKEN": f"{given}0"})
     assert found.secret and not found.no_secret
     assert found.secret != other.secret
-    assert "f00" not in found.secret
+    assert given not in found.secret
+
+
+def test_a_given_secret_that_can_be_guessed_is_refused() -> None:
+    """A stranger who connects gets a proof that rank 0 knows the secret, and can try all short ones against it."""
+    env = {**envs.srun(0), "UNISONO_TOKEN": "mine"}
+    with pytest.raises(UsageError, match="UNISONO_TOKEN has 4 characters, so another user could guess it; export a random"):
+        with_secret(resolve(env), env)
+    alone = {"UNISONO_TOKEN": "mine"}
+    assert with_secret(resolve(alone), alone).secret, "nobody else takes part"
 
 
 def test_processes_that_make_the_key_at_once_get_the_same(tmp_path: Path) -> None:
@@ -98,11 +108,14 @@ def test_a_home_on_a_file_system_of_one_host_is_no_place_for_a_secret_of_several
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = tmp_path / "mounts"
-    lines = [("/", "overlay"), (str(tmp_path / "a"), "ext4"), (str(tmp_path / "a/shared disk"), "nfs4"), ("/proc", "proc")]
+    shares = [(str(tmp_path / "a" / name), "nfs4") for name in ("shared disk", "jürgen", "j\udcfcrgen")]  # the last is no UTF-8
+    lines = [("/", "overlay"), (str(tmp_path / "a"), "ext4"), *shares, ("/proc", "proc")]
     shown = (place.replace(" ", "\\040") for place, _ in lines)
-    mounts.write_text("".join(f"22 1 0:1 / {p} rw - {kind} x rw\n" for p, (_, kind) in zip(shown, lines, strict=True)))
+    text = "".join(f"22 1 0:1 / {p} rw - {kind} x rw\n" for p, (_, kind) in zip(shown, lines, strict=True))
+    mounts.write_text(text, errors="surrogateescape")
     found = {name: local_type(tmp_path / name, mounts) for name in ("x", "a/key", "a/shared disk/key", "a/shared")}
     assert found == {"x": "overlay", "a/key": "ext4", "a/shared disk/key": "", "a/shared": "ext4"}
+    assert {local_type(Path(place) / "key", mounts) for place, _ in shares} == {""}
     assert local_type(tmp_path, tmp_path / "no such file") == ""
     monkeypatch.setattr(job_secret, "MOUNTS", mounts)
     (tmp_path / "a").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from torch import nn
 
 from unisono.comm.single_process import single_process_communicator
 from unisono.data.loader import Loader
+from unisono.data.sample_random import SampleRandom
 from unisono.data.sharding_plan import Plan
 from unisono.data.source import Source
 from unisono.data.sources.arrays import Arrays
 from unisono.data.sources.sequence import Items
 from unisono.data.splits import Splits
-from unisono.data.streamed_reads import StreamedReads, with_streams
+from unisono.data.streamed_reads import StreamedReads, describe_unrepeatable_augment, with_streams
 from unisono.errors import UsageError
 from unisono.run import execute
 from unisono.task.task import Task
@@ -91,6 +93,7 @@ def trained(tmp_path: Path, name: str, data: Any, **settings: Any) -> Any:
         global_batch=10,
         epochs=2,
         name="augmented",
+        augment=settings.pop("augment", None),
     )
     changes = {key: value for key, value in settings.items() if key == "shards"}
     options = {key: value for key, value in settings.items() if key != "shards"}
@@ -117,3 +120,20 @@ def test_numbers_of_a_data_sets_own_generator_are_noted_and_refused_with_shards(
     trained(tmp_path, "noted", data)
     with pytest.raises(UsageError, match=r"--shards promises .* other values \(the inputs of the training data\)"):
         trained(tmp_path, "refused", data, shards=2)
+
+
+@pytest.mark.parametrize("of_process", [np.random.random, random.random, np.random.default_rng().random])
+def test_an_augment_that_draws_from_elsewhere_is_noted_and_refused_with_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_process: Callable[[], float]
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+    def augment(batch: Any, random: SampleRandom) -> Any:
+        inputs, targets = batch
+        inputs += random.normal(shape=(6,)).astype(np.float32)  # in place, as users may
+        return inputs * np.float32(of_process() if draws else 1.0), targets
+
+    for draws in (False, True):
+        assert bool(describe_unrepeatable_augment(augment, Arrays(X, Y))) == draws
+    with pytest.raises(UsageError, match=r"--shards promises .* augment of the task gives other results .*un.SampleRandom"):
+        trained(tmp_path, "refused", lambda: Items(list(zip(X, Y, strict=True))), augment=augment, shards=2)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.system.studies import written_task
+from tests.unit.cluster import environments as envs
+from unisono.cluster.resolve import resolve
 from unisono.data.fold_data import Folding
 from unisono.errors import UsageError
 from unisono.task.task import Range
@@ -25,6 +29,23 @@ ABOUT: Mapping[str, Any] = {
     "space": {"dimensions": [], "fixed": {}},
 }
 ORDER: Mapping[str, Any] = {"kind": "task", "file": "task.py", "changes": {}, "space_file": None, "folding": {}}
+
+
+def test_a_search_of_processes_without_a_common_secret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its messages name files that workers load, such as that of an algorithm, so none may come from another user."""
+    public = resolve(envs.srun(1))
+    for lacking in (
+        replace(public, no_secret="there is no home directory /home/me"),
+        replace(public, secret="f00", no_secret="/home/me is on a file system of this host alone (ext4)"),
+    ):
+        monkeypatch.setattr(jobs, "current_topology", lambda found=lacking: found)
+        monkeypatch.setattr(jobs, "supervise", lambda *_: 0)
+        with pytest.raises(
+            UsageError, match=f"needs a secret that all of them share.*{re.escape(lacking.no_secret)}; export UNISONO"
+        ):
+            run_tune_job(TuneConfig("studies/x", ORDER, quiet=True), None, None)
+    monkeypatch.setattr(jobs, "current_topology", lambda: replace(public, secret="f00"))
+    assert run_tune_job(TuneConfig("studies/x", ORDER, quiet=True), None, None) == 0
 
 
 # ---- objectives ----------------------------------------------------------------------------------------------------------

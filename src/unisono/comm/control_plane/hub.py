@@ -10,22 +10,19 @@ import selectors
 import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, SILENCE_S, Channel
+from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel
 from unisono.comm.control_plane.control import LEFT
 from unisono.comm.control_plane.guests import Guests
 from unisono.comm.control_plane.handshake import Challenge, HandshakeFailed
+from unisono.comm.control_plane.hub_connection import DIED, VANISHED, Connection, reason_of
 from unisono.comm.control_plane.job_pass import Pass
 from unisono.comm.control_plane.meeting import is_loopback, named_job, on_one_machine
 from unisono.comm.control_plane.plain import decode, encode
 from unisono.comm.control_plane.rounds import Delivery, Rounds
 from unisono.errors import CommError, join_ranks
-
-DIED = "died: its connection closed unexpectedly (killed, crashed or exited without close)"
-VANISHED = f"vanished: its host has not answered for {SILENCE_S} s"
 
 NOTHING: Mapping[str, int] = {}
 
@@ -35,33 +32,6 @@ REFUSE_WAIT_S = 3.0
 """Time that the hub of a job whose members contradict each other stays to notify members that come later."""
 TICK_S = 1.0
 """Interval of the checks for time limits and silent hosts."""
-
-
-def reason_of(error: OSError) -> str:
-    """Returns the reason for the loss of a rank whose connection broke."""
-    if isinstance(error, TimeoutError):  # the kernel's keepalive
-        return VANISHED
-    if isinstance(error, ConnectionError):
-        return DIED
-    return f"cannot be reached any more: {error.strerror or error}"
-
-
-@dataclass(eq=False)
-class Connection:
-    """One connection; unauthenticated until it has a rank."""
-
-    channel: Channel
-    challenge: Challenge | None
-    """None for rank 0 itself, whose connection does not leave the process."""
-    here: str = ""
-    there: str = ""
-    """The addresses of both ends."""
-    rank: int | None = None
-    refused: bool = False
-    who: str = ""
-    info: Any = None
-    writing: bool = False
-    gone: bool = False
 
 
 class Hub:

@@ -21,7 +21,8 @@ from typing import Any
 from unisono.comm.control_plane.channel import AUTHENTICATED_LIMIT_BYTES, Channel
 from unisono.comm.control_plane.control import Control, CurrentCall, Loss, Report
 from unisono.comm.control_plane.handshake import check_hello
-from unisono.comm.control_plane.hub import DIED, LEAVE_WAIT_S, TICK_S, VANISHED, Hub, reason_of
+from unisono.comm.control_plane.hub import LEAVE_WAIT_S, TICK_S, Hub
+from unisono.comm.control_plane.hub_connection import DIED, VANISHED, reason_of
 from unisono.comm.control_plane.job_pass import Pass
 from unisono.comm.control_plane.meeting import HUB_GRACE_S, connect_to_hub, is_loopback, listen, plain_address
 from unisono.comm.control_plane.plain import decode, encode

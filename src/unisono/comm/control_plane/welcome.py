@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from unisono.comm.control_plane.channel import Channel
-from unisono.comm.control_plane.hub import DIED, reason_of
+from unisono.comm.control_plane.hub_connection import DIED, reason_of
 from unisono.comm.control_plane.plain import decode
 from unisono.errors import CollectiveTimeout, CommError, PeerLost, UsageError
 

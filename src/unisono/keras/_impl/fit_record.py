@@ -1,4 +1,5 @@
-"""The record of a fit with a backup: what may not change when the script is started again, in plain values."""
+"""A fit in plain values: what all workers must give alike, and the record of a fit with a backup: what may not change when the
+script is started again."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def record_of_fit(fit: Fit) -> dict[str, Any]:
     record = {
         "model": dict(_layers(model)),
         "compile": _compiled(model),
-        "optimizer": {"class": type(model.optimizer).__name__, **model.optimizer.get_config()},
+        "optimizer": _optimizer(model),
         "data": {
             "train": _described(data.train, is_whole=data.stream is None),
             "stream": None if data.stream is None else {"kind": data.stream.kind, "num_steps": data.stream.num_steps},
@@ -44,6 +45,26 @@ def record_of_fit(fit: Fit) -> dict[str, Any]:
         "seed": strategy.seed_in_use.chosen,
     }
     return dict(as_plain(as_json(_without_names(record))))
+
+
+def settings_of_fit(fit: Fit) -> dict[str, Any]:
+    """Local: what all workers must have given alike besides their data. A stream decides the size of its batches itself."""
+    data, schedule = fit.data, fit.schedule
+    settings = {
+        "epochs": schedule.epochs,
+        "initial_epoch": schedule.initial_epoch,
+        "batch_size": data.batch if data.stream is None else None,
+        "steps_per_epoch": None if data.stream is None else data.stream.num_steps,
+        "shuffle": data.shuffle,
+        "validation_freq": schedule.validation_freq,
+        "optimizer": _optimizer(fit.model),
+    }
+    return dict(as_plain(as_json(_without_names(settings))))
+
+
+def _optimizer(model: Any) -> dict[str, Any]:
+    """Returns the class and the configuration of the optimiser."""
+    return {"class": type(model.optimizer).__name__, **model.optimizer.get_config()}
 
 
 def _layers(model: Any) -> Iterator[tuple[str, Any]]:

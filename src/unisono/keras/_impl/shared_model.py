@@ -22,6 +22,7 @@ from unisono.data.sources.arrays import Arrays
 from unisono.data.tree import map_tree
 from unisono.errors import UsageError
 from unisono.keras._impl.fit_inputs import as_batch, as_stream, first_batch, is_stream, read_all, rows
+from unisono.keras._impl.fit_record import settings_of_fit
 from unisono.keras._impl.fitting import Fit, FitData, FitSchedule
 from unisono.keras._impl.gathering import rows_of_all
 from unisono.keras._impl.whole_files import save_model, write_whole
@@ -33,7 +34,7 @@ from unisono.model.torch.body import call
 from unisono.task.task import Task
 from unisono.training.evaluation import EvaluationPlan, evaluate
 from unisono.training.frontends.keras_frontend import KerasFrontEnd
-from unisono.training.same_data import expect_same_data
+from unisono.training.same_data import expect_same_data, expect_same_settings
 
 if TYPE_CHECKING:
     from unisono.keras._impl.strategy import Strategy
@@ -136,6 +137,7 @@ class SharedModel:
             )
 
         fit_call = on_all_ranks(self.comm, opened)
+        expect_same_settings(self.comm, on_all_ranks(self.comm, lambda: settings_of_fit(fit_call)))
         self.strategy.count_fit()
         with self.strategy.during("fit"):
             if find_algorithm(self.strategy.algorithm).has_server:

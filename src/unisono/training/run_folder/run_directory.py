@@ -258,13 +258,14 @@ def _num_epochs(config: Mapping[str, Any]) -> int:
     return int(config.get("settings", {}).get("epochs", 0))
 
 
-def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
-    """Pure: describes the differences between two values of JSON, key by key: "lr 0.1 before, 0.2 now"."""
+def differences(there: Any, here: Any, place: str = "", words: tuple[str, str] = ("before", "now")) -> Iterator[str]:
+    """Pure: describes the differences between two values of JSON, key by key: "lr 0.1 before, 0.2 now". `words` say which value is
+    whose."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in [*there, *(key for key in here if key not in there)]:
-            yield from differences(there.get(key), here.get(key), f"{place}.{key}" if place else key)
+            yield from differences(there.get(key), here.get(key), f"{place}.{key}" if place else key, words)
     elif there != here:
-        yield f"{place} {_shorten(there)} before, {_shorten(here)} now"
+        yield f"{place} {_shorten(there)} {words[0]}, {_shorten(here)} {words[1]}"
 
 
 def as_json(value: Any) -> Any:

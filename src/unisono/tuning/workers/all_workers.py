@@ -215,9 +215,20 @@ class AllWorkers:
             self._supervisors.pop(rank, None)
 
 
+def refuse_strangers(at: Topology) -> None:
+    """Refuses a job whose processes have no common secret: its messages name what workers load and run, e.g. the file of an
+    algorithm. Pure."""
+    if at.no_secret or not at.secret:
+        raise UsageError(
+            "a search by several processes needs a secret that all of them share, as its messages say what they run, and another "
+            f"user could send some: {at.no_secret or 'the launcher gave none'}; export UNISONO_TOKEN, the same random text of 32 "
+            "characters for all of them"
+        )
+
+
 def _pass_of(at: Topology) -> Pass:
     """Returns what the processes of this job prove to each other."""
-    return Pass(at.secret, at.token, at.no_secret)
+    return Pass(at.secret, at.token)
 
 
 def supervise(
