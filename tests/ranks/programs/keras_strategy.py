@@ -112,9 +112,17 @@ def loops(strategy: Any, alone: Any) -> dict[str, Any]:
     found["reduce inside"] = refused(lambda: strategy.run(lambda: strategy.reduce("SUM", 1.0)))
     with strategy.scope():
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+        hits = keras.metrics.BinaryAccuracy()
     found["loss scale"] = refused(lambda: strategy.run(step, (model, scaled, x, y)))
+    found["mean loss"] = refused(lambda: strategy.run(lambda: keras.losses.MeanSquaredError()(y, y)))
+    for hit in ([1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]):
+        mine = np.array(hit)[slice(1) if rank == 0 else slice(1, 4)]
+        hits.reset_state()
+        strategy.run(hits.update_state, (np.ones_like(mine), mine))
+        found.setdefault("hits", []).append(float(hits.result()))
     local = un.keras.Strategy("local_sgd", comm=strategy.comm)
     found["algorithm"] = refused(lambda: local.run(step, (model, keras.optimizers.SGD(0.1), x, y)))
+    found["same"] = refused(lambda: strategy.run(step, (model, keras.optimizers.SGD(0.1), x, y)))
     model.set_weights([one + rank for one in model.get_weights()])
     found["different"] = refused(lambda: strategy.run(step, (model, keras.optimizers.SGD(0.1), x, y)))
     return found
