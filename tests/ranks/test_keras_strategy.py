@@ -114,6 +114,11 @@ def test_notes_of_a_resumed_fit_are_shown(ranks: list[Any], ended: Any) -> None:
     assert "is damaged" in ended[1] and "the checkpoint before it is used" in ended[1]
 
 
+def test_a_loss_that_compares_samples_is_told(ended: Any) -> None:
+    told = "the loss 'spread' compares samples, those of each worker with each other, so the result depends on the number of"
+    assert ended[1].count(told) == 1, ended[1]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_an_own_loop_on_each_backend_is_that_of_one_worker(fork_server: ForkServer, tmp_path: Path, backend: str) -> None:

@@ -163,6 +163,19 @@ def fitted(comm: Any, lr: float = 0.1, shift: float = 0.0, activation: str = "ta
     return [one.tolist() for one in model.get_weights()]
 
 
+def fit_that_compares(comm: Any) -> None:
+    """A fit with a loss that compares the samples of a batch with each other."""
+
+    def spread(_: Any, outputs: Any) -> Any:
+        return keras.ops.mean(keras.ops.abs(outputs - keras.ops.mean(outputs)))
+
+    strategy = un.keras.Strategy(seed=1, comm=comm)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", spread)
+    model.fit(*samples(), batch_size=8, verbose=0)
+
+
 def backups(comm: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for algorithm in ("allreduce", "downpour"):
@@ -201,6 +214,7 @@ def main() -> None:
         "given seed": [first_weights(un.keras.Strategy(seed=5, comm=comm), seed) for seed in (1, 2)],
         "backups": backups(comm),
     }
+    fit_that_compares(comm)
     Path(f"{OUT}.{comm.rank}").write_text(json.dumps(found))
 
 
