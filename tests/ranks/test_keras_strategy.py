@@ -55,10 +55,24 @@ def test_an_own_loop_sums_the_gradients_of_all_workers(ranks: list[Any]) -> None
         ("loss scale", "use the dtype policy mixed_bfloat16"),
         ("algorithm", "the algorithm local_sgd has no effect in strategy.run"),
         ("different", "the workers hold different weights before the first update"),
+        ("same", "all 2 workers computed the same gradients in strategy.run, so each has the same samples"),
+        ("mean loss", "is a mean over the samples of one worker"),
     ],
 )
 def test_an_own_loop_that_would_train_several_models_is_refused(ranks: list[Any], case: str, text: str) -> None:
     assert all(text in rank["loops"][case] for rank in ranks), [rank["loops"][case] for rank in ranks]
+
+
+def test_a_name_of_tensorflow_says_what_to_use_instead() -> None:
+    import unisono as un
+
+    with pytest.raises(AttributeError, match=r"experimental_distribute_dataset'; every worker takes its own rows of each batch"):
+        un.keras.Strategy().experimental_distribute_dataset  # noqa: B018
+    assert not hasattr(un.keras.Strategy(), "other")
+
+
+def test_a_metric_of_an_own_loop_is_that_of_all_workers(ranks: list[Any]) -> None:
+    assert [rank["loops"]["hits"] for rank in ranks] == [[0.75, 0.25]] * 2
 
 
 def test_a_mean_over_uneven_parts_is_that_of_all_samples(ranks: list[Any]) -> None:
@@ -112,6 +126,11 @@ def test_notes_of_a_resumed_fit_are_shown(ranks: list[Any], ended: Any) -> None:
     assert "is damaged" in ended[1] and "the checkpoint before it is used" in ended[1]
 
 
+def test_a_loss_that_compares_samples_is_told(ended: Any) -> None:
+    told = "the loss 'spread' compares samples, those of each worker with each other, so the result depends on the number of"
+    assert ended[1].count(told) == 1, ended[1]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_an_own_loop_on_each_backend_is_that_of_one_worker(fork_server: ForkServer, tmp_path: Path, backend: str) -> None:
@@ -125,4 +144,7 @@ def test_an_own_loop_on_each_backend_is_that_of_one_worker(fork_server: ForkServ
         for weights in found["shared"]:
             for one, expected in zip(weights, found["alone"], strict=True):
                 np.testing.assert_allclose(one, expected, atol=1e-5)
+        assert found["counted"] == [0.75, 3.0, 0.25, 1.0]
+        assert found["divided"] == [1.0, 1.0] and "divide its sum by the number of samples of all workers" in found["mean loss"]
+        assert found["in a graph"] is None or "reduce what that function returns" in found["in a graph"]
         assert found["jitted"] is None or "jit the function that computes the gradients" in found["jitted"]

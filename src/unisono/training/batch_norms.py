@@ -1,4 +1,5 @@
-"""Batch normalisation on several workers: each takes its statistics from its own samples, as none over all workers exists yet."""
+"""Batch normalisation on several workers, and losses that compare samples: each worker takes its own samples, as nothing over all
+workers exists yet."""
 
 from __future__ import annotations
 
@@ -31,17 +32,31 @@ def refuse_synchronised(model: nn.Module, num_learning: int, in_shards: bool) ->
         )
 
 
-def batch_norm_note(model: nn.Module, num_learning: int, in_shards: bool, can_shard: bool) -> str:
-    """Local: a note on plain batch-norm where the result depends on the number of workers; else empty. `can_shard`: whether the
-    batch can be cut into shards."""
-    where = next(_plain(model), None)
-    if where is None or num_learning == 1 or in_shards:
+def batch_note(model: nn.Module, num_learning: int, in_shards: bool, can_shard: bool) -> str:
+    """Local: a note on plain batch-norm, or on a loss that compares samples, where the result depends on the number of workers;
+    else empty. `can_shard`: whether the batch can be cut into shards."""
+    norm, loss = next(_plain(model), None), _mixing_loss(model)
+    if not (norm or loss) or num_learning == 1 or in_shards:
         return ""
-    shards = ", or --shards S, which cuts a batch alike for any number of workers" if can_shard else ""
-    return (
-        f"batch-norm ({where}) takes its statistics from the samples of each worker, so the result depends on the number of "
-        f"workers; if that matters use {INSTEAD}{shards}"
+    instead = [INSTEAD] if norm else []
+    if can_shard:
+        instead.append("--shards S, which cuts a batch alike for any number of workers")
+    what = (
+        f"batch-norm ({norm}) takes its statistics from the samples of each worker"
+        if norm
+        else f"the loss {loss!r} compares samples, those of each worker with each other"
     )
+    return f"{what}, so the result depends on the number of workers; if that matters use {', or '.join(instead) or 'one worker'}"
+
+
+def _mixing_loss(model: nn.Module) -> str:
+    """Local: the name of a loss of a Keras model that compares samples with each other; else empty."""
+    if not is_keras_module(model):
+        return ""
+    from unisono.model.keras.module import KerasModule
+
+    assert isinstance(model, KerasModule)
+    return model.pure.mixing_loss
 
 
 def _synchronised(model: nn.Module) -> Iterator[str]:

@@ -23,7 +23,7 @@ from unisono.task.task import Task
 from unisono.task.task_file import load_task
 from unisono.task.train_config import TrainConfig
 from unisono.training import determinism
-from unisono.training.batch_norms import batch_norm_note
+from unisono.training.batch_norms import batch_note
 from unisono.training.checkpointing.saving import SaveInterval
 from unisono.training.frontends.assemble import assemble
 from unisono.training.frontends.device import compute_device
@@ -109,7 +109,7 @@ def prepare(
     found = (
         shard_note(task),
         lonely_note(task, model, len(parts.splits.train)),
-        batch_norm_note(model, parts.num_learning, in_shards, can_shard),
+        batch_note(model, parts.num_learning, in_shards, can_shard),
     )
     notes += [note for note in found if note]
     if task.augment is not None and (unrepeatable := describe_unrepeatable_augment(task.augment, parts.splits.train)):

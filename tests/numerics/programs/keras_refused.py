@@ -91,6 +91,14 @@ class Largest(keras.metrics.Metric):  # type: ignore[misc]
         return self.seen.value
 
 
+def summed(targets: Any, outputs: Any) -> Any:
+    return keras.ops.sum(keras.ops.square(outputs[:, 0] - keras.ops.cast(targets, outputs.dtype)))
+
+
+def mean_error(targets: Any, outputs: Any) -> Any:
+    return keras.ops.mean(keras.ops.abs(outputs[:, 0] - keras.ops.cast(targets, outputs.dtype)))
+
+
 CROSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "unbuilt": (lambda: keras.Sequential([L.Dense(3)]), {"loss": "cross_entropy"}),
@@ -110,6 +118,8 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "several steps": (lambda: plain(loss=CROSS, steps_per_execution=3), {}),
     "loss scale": (lambda: plain(loss=CROSS, optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())), {}),
     "average": (lambda: plain(loss=CROSS, optimizer=keras.optimizers.Adam(use_ema=True)), {}),
+    "sum of its own": (lambda: plain(loss=summed), {}),
+    "mean metric": (lambda: plain(loss=CROSS, metrics=[mean_error]), {}),
     "metric": (lambda: plain(loss=CROSS, metrics=[Largest()]), {}),
     "constraint": (
         lambda: plain(L.Dense(3, kernel_constraint="non_neg")),

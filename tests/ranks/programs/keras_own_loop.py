@@ -72,6 +72,53 @@ def learned(strategy: Any, parts: Any, graph: str) -> list[Any]:
     return [one.tolist() for one in model.get_weights()]
 
 
+def counted(strategy: Any) -> list[float]:
+    """The results of a metric that a step updates, in two epochs, of an accuracy of 0.75 and one of 0.25."""
+    with strategy.scope():
+        hits, total = keras.metrics.MeanMetricWrapper(lambda _, hit: hit, name="hits"), keras.metrics.Sum()
+    found = []
+    for hit in ([0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]):
+        mine = np.array(hit, np.float32)[[0] if strategy.comm.rank == 0 else [1, 2, 3]]
+
+        def step(mine: Any = mine) -> None:
+            hits.update_state(mine, mine)
+            total.update_state(mine)
+
+        strategy.run(step)
+        found += [float(hits.result()), float(total.result())]
+        hits.reset_state()
+        total.reset_state()
+    return found
+
+
+def divided(strategy: Any) -> Any:
+    """What TensorFlow's means over all workers are in a step: of four losses of 1, and of a penalty of 1."""
+    import tensorflow as tf
+
+    mine = tf.ones(2)
+    return strategy.reduce("SUM", strategy.run(lambda: (tf.nn.compute_average_loss(mine), tf.nn.scale_regularization_loss(1.0))))
+
+
+def refused(do: Callable[[], Any]) -> str:
+    try:
+        do()
+    except un.UsageError as error:
+        return str(error)
+    return ""
+
+
+def mean_loss(strategy: Any) -> str:
+    """What is said of a loss that is a mean over the samples of this worker."""
+    return refused(lambda: strategy.run(lambda: keras.losses.MeanSquaredError()(np.zeros((2, 1)), np.ones((2, 1)))))
+
+
+def reduced_in_a_graph(strategy: Any) -> str:
+    """What is said of `reduce` inside tf.function."""
+    import tensorflow as tf
+
+    return refused(lambda: tf.function(lambda: strategy.reduce("SUM", tf.ones(1)))())
+
+
 def jitted(strategy: Any) -> str:
     """What is said of an update inside `jax.jit`."""
     import jax
@@ -85,11 +132,7 @@ def jitted(strategy: Any) -> str:
     def step(values: Any, memory: Any) -> Any:
         return optimizer.stateless_apply(memory, values, values)
 
-    try:
-        strategy.run(step, ([weight.value], [one.value for one in optimizer.variables]))
-    except un.UsageError as error:
-        return str(error)
-    return ""
+    return refused(lambda: strategy.run(step, ([weight.value], [one.value for one in optimizer.variables])))
 
 
 def main() -> None:
@@ -99,6 +142,10 @@ def main() -> None:
     found = {
         "shared": [learned(strategy, PARTS, graph) for graph in ways],
         "alone": learned(alone, [slice(None)], ""),
+        "counted": counted(strategy),
+        "divided": [float(one) for one in divided(strategy)] if BACKEND == "tensorflow" else [1.0, 1.0],
+        "mean loss": mean_loss(strategy),
+        "in a graph": reduced_in_a_graph(strategy) if BACKEND == "tensorflow" else None,
         "jitted": jitted(strategy) if BACKEND == "jax" else None,
     }
     Path(f"{sys.argv[1]}.{strategy.comm.rank}").write_text(json.dumps(found))

@@ -112,9 +112,17 @@ def loops(strategy: Any, alone: Any) -> dict[str, Any]:
     found["reduce inside"] = refused(lambda: strategy.run(lambda: strategy.reduce("SUM", 1.0)))
     with strategy.scope():
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+        hits = keras.metrics.BinaryAccuracy()
     found["loss scale"] = refused(lambda: strategy.run(step, (model, scaled, x, y)))
+    found["mean loss"] = refused(lambda: strategy.run(lambda: keras.losses.MeanSquaredError()(y, y)))
+    for hit in ([1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]):
+        mine = np.array(hit)[slice(1) if rank == 0 else slice(1, 4)]
+        hits.reset_state()
+        strategy.run(hits.update_state, (np.ones_like(mine), mine))
+        found.setdefault("hits", []).append(float(hits.result()))
     local = un.keras.Strategy("local_sgd", comm=strategy.comm)
     found["algorithm"] = refused(lambda: local.run(step, (model, keras.optimizers.SGD(0.1), x, y)))
+    found["same"] = refused(lambda: strategy.run(step, (model, keras.optimizers.SGD(0.1), x, y)))
     model.set_weights([one + rank for one in model.get_weights()])
     found["different"] = refused(lambda: strategy.run(step, (model, keras.optimizers.SGD(0.1), x, y)))
     return found
@@ -153,6 +161,19 @@ def fitted(comm: Any, lr: float = 0.1, shift: float = 0.0, activation: str = "ta
     x, y = samples()
     model.fit(x + shift, y, batch_size=8, epochs=2, verbose=0)
     return [one.tolist() for one in model.get_weights()]
+
+
+def fit_that_compares(comm: Any) -> None:
+    """A fit with a loss that compares the samples of a batch with each other."""
+
+    def spread(_: Any, outputs: Any) -> Any:
+        return keras.ops.mean(keras.ops.abs(outputs - keras.ops.mean(outputs)))
+
+    strategy = un.keras.Strategy(seed=1, comm=comm)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", spread)
+    model.fit(*samples(), batch_size=8, verbose=0)
 
 
 def backups(comm: Any) -> dict[str, Any]:
@@ -211,6 +232,7 @@ def main() -> None:
         "settings": settings(strategy),
         "backups": backups(comm),
     }
+    fit_that_compares(comm)
     Path(f"{OUT}.{comm.rank}").write_text(json.dumps(found))
 
 

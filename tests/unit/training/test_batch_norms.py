@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from unisono.errors import UsageError
-from unisono.training.batch_norms import batch_norm_note, refuse_synchronised
+from unisono.training.batch_norms import batch_note, refuse_synchronised
 
 PLAIN = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.BatchNorm1d(2)))
 SYNCHRONISED = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.SyncBatchNorm(2)))
@@ -30,11 +30,11 @@ def test_synchronised_batch_norm_is_refused_in_shards() -> None:
 
 
 def test_plain_batch_norm_on_several_workers_is_told() -> None:
-    note = batch_norm_note(PLAIN, 2, in_shards=False, can_shard=True)
+    note = batch_note(PLAIN, 2, in_shards=False, can_shard=True)
     assert note.startswith("batch-norm (module 1.0) takes its statistics from the samples of each worker, so the result depends")
-    assert "--shards" in note and "--shards" not in batch_norm_note(PLAIN, 2, in_shards=False, can_shard=False)
-    assert batch_norm_note(PLAIN, 1, in_shards=False, can_shard=True) == ""
-    assert batch_norm_note(PLAIN, 2, in_shards=True, can_shard=True) == ""
-    assert batch_norm_note(nn.Linear(2, 2), 2, in_shards=False, can_shard=True) == ""
+    assert "--shards" in note and "--shards" not in batch_note(PLAIN, 2, in_shards=False, can_shard=False)
+    assert batch_note(PLAIN, 1, in_shards=False, can_shard=True) == ""
+    assert batch_note(PLAIN, 2, in_shards=True, can_shard=True) == ""
+    assert batch_note(nn.Linear(2, 2), 2, in_shards=False, can_shard=True) == ""
     frozen = nn.Sequential(nn.BatchNorm1d(2).eval())
-    assert batch_norm_note(frozen, 2, in_shards=False, can_shard=True) == "", "it uses the statistics that it has"
+    assert batch_note(frozen, 2, in_shards=False, can_shard=True) == "", "it uses the statistics that it has"

@@ -33,7 +33,7 @@ from unisono.stopping.stop_request import StopRequest
 from unisono.task.overrides import change
 from unisono.task.task import Task
 from unisono.task.train_config import TrainConfig
-from unisono.training.batch_norms import batch_norm_note
+from unisono.training.batch_norms import batch_note
 from unisono.training.frontends.assemble import assemble
 from unisono.training.progress import INTERRUPTED, NOT_FINITE, Progress
 from unisono.training.run_folder.weights import initialise
@@ -119,7 +119,7 @@ class Fit:
         backup, seed = self._begin_backup(callbacks)
         resolved = replace(change(self._as_task(seed), {}), algorithm=strategy.options)
         parts = on_all_ranks(comm, lambda: assemble(resolved, strategy.algorithm, comm))
-        note = batch_norm_note(parts.adapter.model, parts.num_learning, in_shards=False, can_shard=False)
+        note = batch_note(parts.adapter.model, parts.num_learning, in_shards=False, can_shard=False)
         if note and comm.rank == 0 and self.number == 0:
             print(f"unisono: {note}", file=sys.stderr, flush=True)
         # Of a stream every batch is compared when it is read, as an epoch shuffles it.

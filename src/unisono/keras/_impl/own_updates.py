@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from unisono.comm.base import Communicator
@@ -38,7 +39,7 @@ def summed_updates(comm: Communicator, compared: MutableSet[Any], algorithm: str
                 "un.keras.MultiWorkerMirroredStrategy(), or model.fit"
             )
         grads = list(grads)
-        reduced = iter(_sum_over_workers(comm, [one for one in grads if one is not None]))
+        reduced = iter(sum_over_workers(comm, [one for one in grads if one is not None], is_first=optimizer not in compared))
         if optimizer not in compared:
             _refuse_different(comm, trainable_variables or optimizer._trainable_variables)
             compared.add(optimizer)
@@ -47,7 +48,7 @@ def summed_updates(comm: Communicator, compared: MutableSet[Any], algorithm: str
     def refuse(*_: Any, **__: Any) -> None:
         raise UsageError(LOSS_SCALES)
 
-    with _replaced(Optimizer, "apply", apply), _replaced(LossScaleOptimizer, "apply", refuse):
+    with replaced(Optimizer, "apply", apply), replaced(LossScaleOptimizer, "apply", refuse):
         yield
 
 
@@ -67,12 +68,12 @@ def guarded_optimizers(check: Callable[[], None]) -> Iterator[None]:
 
         object.__setattr__(optimizer, "apply", apply)
 
-    with _replaced(Optimizer, "__init__", make):
+    with replaced(Optimizer, "__init__", make):
         yield
 
 
 @contextmanager
-def _replaced(kind: type, name: str, value: Any) -> Iterator[None]:
+def replaced(kind: type, name: str, value: Any) -> Iterator[None]:
     """A context in which an attribute of a class has another value."""
     is_own, before = name in vars(kind), vars(kind).get(name)
     setattr(kind, name, value)
@@ -85,16 +86,32 @@ def _replaced(kind: type, name: str, value: Any) -> Iterator[None]:
             delattr(kind, name)
 
 
-def _sum_over_workers(comm: Communicator, gradients: list[Any]) -> list[Any]:
-    """Returns the sums of these gradients, which are of the backend. Collective, blocking; in a graph when it runs."""
+def sum_over_workers(comm: Communicator, values: list[Any], is_first: bool = False) -> list[Any]:
+    """Returns the sums of these arrays of the backend. With `is_first` they are gradients of a first update, which must not be the
+    same on all workers. Collective, blocking; in a graph when it runs."""
 
     def reduce(tensors: list[Tensor]) -> list[Tensor]:
+        nonlocal is_first
         buffers = [tensor.to(comm.device, copy=True).contiguous() for tensor in tensors]
         comm.allreduce([buffer.view(-1) for buffer in buffers])
-        return [buffer.to(tensor.device) for buffer, tensor in zip(buffers, tensors, strict=True)]
+        found = [buffer.to(tensor.device) for buffer, tensor in zip(buffers, tensors, strict=True)]
+        if is_first:
+            _refuse_equal(comm.size, tensors, found)
+        is_first = False
+        return found
 
-    found: list[Any] = own_backend().through_host(reduce, gradients) if gradients else []
+    found: list[Any] = own_backend().through_host(reduce, values) if values else []
     return found
+
+
+def _refuse_equal(size: int, mine: list[Tensor], sums: list[Tensor]) -> None:
+    """Local, and alike on all workers: refuses gradients that every worker has."""
+    is_same = all(torch.allclose(total, size * one, rtol=1e-6, atol=0.0) for one, total in zip(mine, sums, strict=True))
+    if is_same and any(bool(one.any()) for one in mine):
+        raise UsageError(
+            f"all {size} workers computed the same gradients in strategy.run, so each has the same samples and the update would be "
+            f"{size} times too large; give each worker its own rows of a batch, x[strategy.comm.rank::strategy.comm.size]"
+        )
 
 
 def _refuse_different(comm: Communicator, variables: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,11 @@ OPS: Mapping[str, Op] = {"SUM": SUM, MEAN: SUM, "MAX": MAX, "MIN": MIN}
 def reduce_array(comm: Communicator, name: str, value: Any, axis: int | None) -> Any:
     """Collective, blocking: the value reduced over all workers, and over `axis` if it is not None, whose length may differ between
     workers. Whole numbers are summed as int64, short floating numbers as float32."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and tensorflow.is_symbolic_tensor(value):
+        raise UsageError(
+            "strategy.reduce was called inside tf.function, where values are unknown; reduce what that function returns"
+        )
     array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     if axis is None:
         array, axis = array[None], 0

@@ -16,6 +16,8 @@ from unisono.comm.choose import describe_process
 from unisono.comm.connect import connect
 from unisono.data.tree import map_tree
 from unisono.errors import UsageError
+from unisono.keras._impl.names_of_tensorflow import missing_name
+from unisono.keras._impl.own_numbers import metrics_of_all, numbers_of_all
 from unisono.keras._impl.own_updates import guarded_optimizers, summed_updates
 from unisono.keras._impl.reduction import OPS, reduce_array
 from unisono.keras._impl.seeding import Seed, draw, seed_all, share_seed
@@ -104,6 +106,9 @@ class Strategy:
         """Counts the fits of a script, so that their checkpoints and orders differ; `fit` calls it. Local."""
         self.num_fits += 1
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(missing_name(type(self).__name__, name))
+
     @property
     def num_replicas_in_sync(self) -> int:
         """Number of workers. Collective at the first use of the strategy."""
@@ -137,7 +142,7 @@ class Strategy:
 
         keras.Model.__new__ = make_shared
         try:
-            with guarded_optimizers(self._refuse_own_update):
+            with guarded_optimizers(self._refuse_own_update), metrics_of_all(self.comm, lambda: self._doing == RUN):
                 yield self
         finally:
             keras.Model.__new__ = before
@@ -171,8 +176,9 @@ class Strategy:
         of updates. What the function returns is that of this worker; `reduce` combines it, after `run`.
 
         Refused are weights that differ between the workers before the first update, algorithms other than "allreduce",
-        `LossScaleOptimizer`, and on JAX an update inside `jax.jit`. Optimisers of torch are not summed: see
-        `un.DistributedOptimizer`. Collective where the function makes an update.
+        `LossScaleOptimizer`, losses of Keras that are means, and on JAX an update inside `jax.jit`. Optimisers of torch are not
+        summed: see `un.DistributedOptimizer`. A metric that was made in `scope` and updated here gives the result of all workers
+        outside, where it is collective. Collective where the function makes an update.
 
         Example:
             import keras
@@ -199,7 +205,7 @@ class Strategy:
         with self.during(RUN):
             if self.comm.size == 1:
                 return function(*args, **(kwargs or {}))
-            with summed_updates(self.comm, self._compared, self.algorithm):
+            with summed_updates(self.comm, self._compared, self.algorithm), numbers_of_all(self.comm):
                 return function(*args, **(kwargs or {}))
 
     def reduce(self, op: Any, value: Any, axis: int | None = None) -> Any:

@@ -11,6 +11,7 @@ from unisono.errors import UsageError
 from unisono.model.keras.backends import make_backend
 from unisono.model.keras.hidden_state import refuse_changes, refuse_hidden
 from unisono.model.keras.module import KerasModule
+from unisono.model.keras.own_losses import try_own_loss
 from unisono.model.keras.pure import Pure
 from unisono.model.torch.body import call
 
@@ -84,6 +85,7 @@ def build_with(module: KerasModule, inputs: Any, targets: Any) -> None:
             model._compile_metrics.build(targets, outputs)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"the loss or the metrics of the Keras model do not fit the data: {str(error).splitlines()[0]}") from error
+    module.pure.mixing_loss = try_own_loss(model, targets, outputs)
     module.pure.compute_metrics_with_batches()
     if model._compile_metrics is not None:
         _refuse_what_cannot_be_added(model._compile_metrics, targets, outputs)
@@ -104,9 +106,10 @@ def _refuse_what_cannot_be_added(metrics: Any, targets: Any, outputs: Any) -> No
     for metric in metrics.metrics:
         for _ in metric.variables:
             if not np.allclose(first[number] + second[number], both[number], rtol=1e-3, atol=1e-4):
-                raise UsageError(
-                    f"Keras metric {metric.name!r} cannot be added up over workers; keep sums in its variables, starting with 0"
-                )
+                remedy = "let the function return one value for each sample, not their mean"
+                if getattr(metric, "_fn", None) is None:
+                    remedy = "keep sums in its variables, starting with 0"
+                raise UsageError(f"Keras metric {metric.name!r} cannot be added up over workers; {remedy}")
             number += 1
 
 

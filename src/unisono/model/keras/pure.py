@@ -51,6 +51,8 @@ class Pure:
         self.num_compiled = 0
         """Number of the metrics of `compile`."""
         self.metric_variables: list[Any] = []
+        self.mixing_loss = ""
+        """The name of a loss that compares the samples of a batch with each other; empty if there is none."""
         self._latest = local()
 
     def remember(self, outputs: Any, sums: Tensor | Sequence[float]) -> None:

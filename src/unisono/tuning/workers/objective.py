@@ -111,6 +111,12 @@ class ObjectiveTrial:
     datetime_start: datetime = field(default_factory=datetime.now)
     _should_prune: bool = False
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"trial.{name} is not available in un.tune, where trials run in processes of their own, without Optuna's study; use "
+            "number, params, user_attrs, suggest_float, suggest_int, suggest_categorical, report, should_prune and set_user_attr"
+        )
+
     @property
     def number(self) -> int:
         """The number of the trial in the study."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from typing import cast
 
 import pytest
 
 import unisono
-from unisono.tuning.workers.objective import ObjectiveUnpickler
+from unisono.tuning.workers.messages import MessageQueue
+from unisono.tuning.workers.objective import ObjectiveTrial, ObjectiveUnpickler
 
 
 def test_public_names_are_found_where_an_earlier_version_had_them() -> None:
@@ -19,3 +21,9 @@ def test_public_names_are_found_where_an_earlier_version_had_them() -> None:
 def test_what_is_nowhere_raises_as_usual(name: bytes) -> None:
     with pytest.raises((ImportError, AttributeError)):
         ObjectiveUnpickler(io.BytesIO(b"c" + name + b"\n.")).load()
+
+
+@pytest.mark.parametrize("name", ["study", "system_attrs", "suggest_loguniform"])
+def test_what_a_trial_does_not_have_says_what_there_is(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"trial.{name} is not available in un.tune, .* without Optuna's study; use number"):
+        getattr(ObjectiveTrial({}, cast(MessageQueue, None)), name)
