@@ -39,13 +39,7 @@ from unisono.training.progress import FINISHED, INTERRUPTED, Progress
 from unisono.training.run_folder.attempt_record import record_attempt
 from unisono.training.run_folder.hash_record import open_hash_record, short_hash
 from unisono.training.run_folder.run_directory import as_json
-from unisono.training.run_folder.run_output import (
-    RunOutput,
-    averages_there,
-    has_checkpoint,
-    open_run_output,
-    settings_of_older_version,
-)
+from unisono.training.run_folder.run_output import RunOutput, averages_there, has_checkpoint, older_settings, open_run_output
 from unisono.training.run_folder.run_record import summary_of
 from unisono.training.run_folder.run_status import Status
 from unisono.training.run_folder.weights import save_weights, weights_of
@@ -184,7 +178,7 @@ def execute(
         held.callback(torch.set_num_threads, torch.get_num_threads())  # which shards may change
         is_first = comm.rank == 0
         earlier = on_all_ranks(
-            comm, lambda: (has_checkpoint(config), settings_of_older_version(config), averages_there(config)) if is_first else None
+            comm, lambda: (has_checkpoint(config), older_settings(config), averages_there(config)) if is_first else None
         )
         resumes, older, averages = comm.broadcast_object(earlier)
         config = replace(config, changes={**older, **config.changes})

@@ -64,7 +64,8 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Runs:
-    asked = {item.callspec.params.get("group") for item in request.session.items if hasattr(item, "callspec")}
+    ours = [item for item in request.session.items if item.path == Path(__file__) and hasattr(item, "callspec")]
+    asked = {item.callspec.params.get("group") for item in ours}
     wanted = [("single", 1), *(group for group in GROUPS if (group in asked or group == ("shm", 3)) and not why_not(group[0]))]
     return Runs(wanted, tmp_path_factory.mktemp("same-model"), fork_server)
 

@@ -79,6 +79,7 @@ OWNERS = MappingProxyType(
             "keras/_impl/strategy.py",
             *(f"keras/_impl/{name}.py" for name in ("backup", "callbacks", "fitting", "own_updates", "seeding")),
             "keras/_impl/shared_model.py",
+            "keras/_impl/own_numbers.py",
             "testing/model_contract.py",
             "horovod/_impl/tensorflow/sync_batch_norm.py",
             *HOROVOD_ON_KERAS,
@@ -86,6 +87,7 @@ OWNERS = MappingProxyType(
         "tensorflow": (
             "model/keras/on_tensorflow.py",
             "model/keras/hidden_state.py",
+            "model/keras/own_losses.py",
             "horovod/_impl/keras/step_on_tensorflow.py",
             *HOROVOD_ON_TENSORFLOW,
         ),

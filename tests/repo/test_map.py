@@ -19,7 +19,6 @@ LONG_FILES = MappingProxyType(
     {
         "algorithms/server/service.py": "one state machine: what the server does with each call",
         "comm/base.py": "the whole interface of a communicator, most of it contract",
-        "comm/control_plane/hub.py": "one state machine: what rank 0 knows of every rank",
         "horovod/_impl/elastic/elastic_job.py": "one state machine: workers that come, go and die",
         "model/torch/parameters.py": "one idea, flat vectors with views, whose parts share every invariant",
         "training/server/server_trainer.py": "both roles of one training",

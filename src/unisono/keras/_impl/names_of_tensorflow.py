@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 OWN_ROWS = (
     "every worker takes its own rows of each batch instead: "
     "dataset.map(lambda x, y: (x[strategy.comm.rank::strategy.comm.size], y[strategy.comm.rank::strategy.comm.size]))"
 )
-INSTEAD = {
+INSTEAD: Mapping[str, str] = {
     "experimental_distribute_dataset": OWN_ROWS,
     "distribute_datasets_from_function": OWN_ROWS,
     "experimental_distribute_values_from_function": OWN_ROWS,

@@ -71,7 +71,7 @@ def averages_there(config: TrainConfig) -> dict[str, str]:
         return {}
 
 
-def settings_of_older_version(config: TrainConfig) -> dict[str, Any]:
+def older_settings(config: TrainConfig) -> dict[str, Any]:
     """Local, on rank 0: settings whose default was another when the run to be resumed or repeated was begun, as they were then."""
     there = None if config.replay is None else Path(config.replay)  # a run, or the record of one
     runs = [
@@ -85,11 +85,11 @@ def settings_of_older_version(config: TrainConfig) -> dict[str, Any]:
             except ValueError:
                 return {}  # reported where the run is opened
             unseeded = record.get("settings", {"data_seed": 0}).get("data_seed") is None  # generators were not seeded for `data`
-            return {**({"data_seed": None} if unseeded else {}), **_algorithm_of_older_version(record.get("algorithm", {}))}
+            return {**({"data_seed": None} if unseeded else {}), **_older_options(record.get("algorithm", {}))}
     return {}
 
 
-def _algorithm_of_older_version(recorded: Mapping[str, Any]) -> dict[str, Any]:
+def _older_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Pure: the options of an algorithm that a record leaves out."""
     kind = find_algorithm(recorded["name"]) if recorded.get("name") in known_algorithms() else None
     older = {} if kind is None else kind.older_defaults
