@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,12 +89,18 @@ class Splits:
         """Returns a hash that is the same for two splits which put the same samples of the same data into the same parts.
 
         Data count as the same if descriptions (`describe`) and labels are the same; folders, the order inside a part, and
-        transforms do not count. Local, blocking for one read of the labels.
+        transforms do not count. Local, the first time blocking for one read of the labels.
         """
+        return self._sha256
+
+    @cached_property
+    def _sha256(self) -> str:
+        """The hash, which a training needs at its start and at its end."""
         digest = hashlib.sha256()
         for name, part in self.parts().items():
             whole, indices = sample_ids(part)
-            indices = np.sort(indices)
+            if (indices[1:] < indices[:-1]).any():
+                indices = np.sort(indices)
             digest.update(
                 json.dumps(
                     [name, without_folders(whole.describe()), len(whole), len(indices)], sort_keys=True, default=str
