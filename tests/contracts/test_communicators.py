@@ -23,6 +23,8 @@ GROUPS = (
     ("single", 1),
     *((engine, size) for engine in ("threads", "shm", "gloo", "mpi") for size in (1, 2, 3, 4)),
 )
+SELDOM = (("gloo", 3), ("mpi", 3))
+"""In soak; three ranks of these engines pass Horovod's checks in each `make test`."""
 GROUP_TIMEOUT_S = 400.0
 ALL_TIMEOUT_S = 2400.0
 """For all groups together, which the first test may have to wait for."""
@@ -71,7 +73,10 @@ def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.timeout(ALL_TIMEOUT_S)
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group[0]}-{group[1]}")
+@pytest.mark.parametrize(
+    "group",
+    [pytest.param(group, id=f"{group[0]}-{group[1]}", marks=[pytest.mark.soak] if group in SELDOM else []) for group in GROUPS],
+)
 @pytest.mark.parametrize("check", contract.check_names())
 def test_contract(groups: Groups, group: tuple[str, int], check: str) -> None:
     if reason := why_not(group[0]):

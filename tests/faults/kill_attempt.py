@@ -24,7 +24,7 @@ LOOK_EVERY_S = 0.0003
 LIMIT_S = 90.0
 """Of one attempt that is not killed."""
 END_LIMIT_S = 10.0
-"""Within which all must have ended after a kill."""
+"""Within which all must have ended after a kill, and a process that was to end anyway."""
 LAUNCHER_S = 1.5
 """Which a launcher gives to the others when one has died."""
 TRAINING_S = 0.6
@@ -215,7 +215,15 @@ class Attempt:
     first_step_s: float | None
 
 
-def run_attempt(command: Command, kill: Kill, fork_server: ForkServer, every: str, usual_start_s: float, last_step: int) -> Attempt:
+def run_attempt(
+    command: Command,
+    kill: Kill,
+    fork_server: ForkServer,
+    every: str,
+    usual_start_s: float,
+    last_step: int,
+    end_limit_s: float = END_LIMIT_S,
+) -> Attempt:
     """Blocking: one attempt, killed as drawn, or not if it ends before that moment comes."""
     left_before = drafts_in(command.out)
     with command.started(kill.started_by, kill.workers, fork_server, every) as running:
@@ -236,11 +244,11 @@ def run_attempt(command: Command, kill: Kill, fork_server: ForkServer, every: st
         if kill.moment == "starting" and running.launcher() is None:
             _end_as_a_launcher(running, members)
         try:
-            code, output = running.wait(END_LIMIT_S)
+            code, output = running.wait(end_limit_s)
         except AssertionError as error:
             raise AssertionError(f"{kill} in {command.out} after {killed - watch.began:.3f} s: {error}") from error
         while any(is_running(pid) for pid in members):  # those of a killed launcher are nobody's children
-            assert monotonic() - killed < END_LIMIT_S, f"ranks {members} outlive their launcher; it printed:\n{output}"
+            assert monotonic() - killed < end_limit_s, f"ranks {members} outlive their launcher; it printed:\n{output}"
             sleep(0.01)
         trace = watch.traced()
         return Attempt(code != 0, code, output, killed - watch.began, monotonic() - killed, trace, watch.first_step_s)

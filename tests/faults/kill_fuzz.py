@@ -2,7 +2,10 @@
 
 .venv/bin/python -m tests.faults.kill_fuzz --kills 200 --seed 1 --out runs/kill_fuzz
 .venv/bin/python -m tests.faults.kill_fuzz --kills 30 --seed 1 --change-workers --out runs/kill_fuzz
+.venv/bin/python -m tests.faults.kill_fuzz --kills 50 --seed 1 --algorithm gem --processes 3 --out runs/kill_fuzz
 .venv/bin/python -m tests.faults.kill_fuzz --kills 0 --out runs/kill_fuzz --page docs/results/kill_fuzz.md
+
+A training through a server ends differently each time: such a run is compared with its replay.
 
 Every attempt of a run is started by the same command in the same directory. Where a run is finished before it was killed often
 enough another one begins. The sittings of one --out are collected in record.json there; --page makes a page of them, and
@@ -23,8 +26,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from tests.faults.kill_attempt import Attempt, Command, drafts_in, run_attempt, run_undisturbed
-from tests.faults.kill_plan import COMMAND, FORK_SERVER, ONE, Kill, drawn
+from tests.faults.kill_attempt import END_LIMIT_S, Attempt, Command, drafts_in, run_attempt, run_undisturbed
+from tests.faults.kill_plan import COMMAND, FORK_SERVER, LOCK_STEP, ONE, Kill, drawn
 from tests.faults.kill_verdict import Run, damaged_checkpoints, deviation, problems
 from tests.system.fork_server import ForkServer, fork_server
 from unisono.files.step_folders import StepFolders
@@ -36,6 +39,8 @@ EVERY = "4"
 NO_SHARDS = ("--set", "model.dropout=0", "--set", "model.norm=False")
 """Without what depends on how a batch is divided among workers."""
 CHANGES = (2, 1, 3)
+ONE_THREAD = ("--threads", "1")
+"""So that workers of their own and virtual workers in one process compute the same bits."""
 
 
 @dataclass
@@ -49,6 +54,10 @@ class Fuzz:
     options: Sequence[str] = ()
     started_by: str = COMMAND
     """The attempts that are not killed."""
+    algorithm: str = LOCK_STEP
+    """Or one with a server, which is one of the processes."""
+    end_limit_s: float = END_LIMIT_S
+    """Within which all must have ended after a kill."""
     say: Callable[[str], object] = print
     kills: list[dict[str, Any]] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -57,6 +66,7 @@ class Fuzz:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._start_s = {FORK_SERVER: 0.7, COMMAND: 4.0}
         self._same_workers = len({*self.workers}) == 1
+        self._is_replayed = self.algorithm != LOCK_STEP
 
     def happen(self, plan: Iterable[Kill], deadline: float = float("inf")) -> None:
         """Blocking: all kills of the plan, or as many as fit in before the deadline, and every run to its end."""
@@ -80,8 +90,19 @@ class Fuzz:
         assert code == 0, f"the undisturbed run ended with {code} and printed:\n{output}"
         return Run.read(command.out)
 
-    def _at(self, name: str) -> Command:
-        return Command(TASK, self.folder / name, (*self.options, *(() if self._same_workers else NO_SHARDS)), self.folder / "trace")
+    def _replayed(self) -> Run:
+        """The same order of calls, by virtual workers in one process that nobody disturbs."""
+        out, simulate = self._command.out, ("--simulate", str(self.workers[0] - 1))
+        command = self._at("replayed", *simulate, "--replay", str(out))
+        shutil.rmtree(command.out, ignore_errors=True)
+        code, output = run_undisturbed(command, self.started_by, 1, self.fork_server, "never")
+        assert code == 0, f"the replay of {out} ended with {code} and printed:\n{output}"
+        return Run.read(command.out)
+
+    def _at(self, name: str, *more: str) -> Command:
+        plain = () if self._same_workers else NO_SHARDS
+        through_server = ("--algorithm", self.algorithm, *ONE_THREAD) if self._is_replayed else ()
+        return Command(TASK, self.folder / name, (*self.options, *plain, *through_server, *more), self.folder / "trace")
 
     def _begin_run(self) -> None:
         self._command = self._at(f"killed-{len(self.runs)}")
@@ -92,9 +113,8 @@ class Fuzz:
         """One attempt; False if the run was finished before the moment came."""
         out = self._command.out
         before, begun, left_before = newest(out), first_steps(out), drafts_in(out)
-        attempt = run_attempt(
-            self._command, kill, self.fork_server, EVERY, self._start_s[kill.started_by], self.reference.summary["steps"]
-        )
+        usual_start_s, last_step = self._start_s[kill.started_by], self.reference.summary["steps"]
+        attempt = run_attempt(self._command, kill, self.fork_server, EVERY, usual_start_s, last_step, self.end_limit_s)
         if attempt.first_step_s is not None:
             self._start_s[kill.started_by] = attempt.first_step_s
         now = first_steps(out)
@@ -126,7 +146,7 @@ class Fuzz:
             "workers": kill.workers,
             "first_step": first_step,
             "after_s": round(attempt.after_s, 4),
-            "steps": attempt.trace.count(b"t") // kill.workers,
+            "steps": attempt.trace.count(b"t") // (1 if self._is_replayed else kill.workers),
             "evaluations": attempt.trace.count(b"e"),
             "draft_left": bool(drafts_in(self._command.out) - left_before),
             "newest": newest(self._command.out),
@@ -136,9 +156,10 @@ class Fuzz:
 
     def _check(self) -> None:
         out = self._command.out
-        wrong = list(problems(out, self.reference, self._same_workers))
-        assert not wrong, f"{out} was killed {self._num_kills} times and is not the undisturbed run:\n  " + "\n  ".join(wrong)
-        off = deviation(out / "weights.safetensors", self.reference.weights)
+        reference, what = (self._replayed(), "its replay") if self._is_replayed else (self.reference, "the undisturbed run")
+        wrong = list(problems(out, reference, self._same_workers))
+        assert not wrong, f"{out} was killed {self._num_kills} times and is not {what}:\n  " + "\n  ".join(wrong)
+        off = deviation(out / "weights.safetensors", reference.weights)
         self.runs.append({"kills": self._num_kills, "deviation": off})
         self.say(f"run {len(self.runs)}: killed {self._num_kills} times, then finished; weights differ by {off:.1e}")
         shutil.rmtree(out)
@@ -169,8 +190,17 @@ def main() -> int:
     )
     parser.add_argument("--kills", type=int, default=200, metavar="K", help="how many (default 200)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="the same seed draws the same kills (default 1)")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="in every attempt (default 2)")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="in every attempt (default 2)")
+    parser.add_argument("--algorithm", default=LOCK_STEP, help="e.g. gem, whose runs are compared with their replay")
+    parser.add_argument("--epochs", default="20", help="of every run (default 20)")
     parser.add_argument("--change-workers", action="store_true", help="2, 1 and 3 workers in turn, with a plain model")
+    parser.add_argument(
+        "--end-limit",
+        type=float,
+        default=END_LIMIT_S,
+        metavar="S",
+        help=f"all must have ended so long after a kill (default {END_LIMIT_S:g}; more where other work slows the machine down)",
+    )
     parser.add_argument("--minutes", type=float, default=float("inf"), metavar="M", help="kill no more after this time")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the runs, and record.json with all sittings")
     parser.add_argument(
@@ -198,9 +228,10 @@ def sit(args: argparse.Namespace) -> str | None:
     from bench.machine import command_line, describe_moment
 
     began, moment, failure = monotonic(), describe_moment(), None
-    workers = CHANGES if args.change_workers else (args.workers,)
+    workers = CHANGES if args.change_workers else (args.processes,)
     with fork_server() as running:
-        fuzz = Fuzz((args.out / f"seed-{args.seed}").resolve(), running, workers)
+        folder = (args.out / f"{args.algorithm}-seed-{args.seed}").resolve()
+        fuzz = Fuzz(folder, running, workers, ("--epochs", args.epochs), algorithm=args.algorithm, end_limit_s=args.end_limit)
         try:
             fuzz.happen(islice(drawn(args.seed, workers), args.kills), began + 60 * args.minutes)
         except AssertionError as error:
@@ -214,6 +245,9 @@ def sit(args: argparse.Namespace) -> str | None:
             **moment,
             "seed": args.seed,
             "workers": workers,
+            "algorithm": args.algorithm,
+            "epochs": args.epochs,
+            "end_limit_s": args.end_limit,
             "took_s": took_s,
             "runs": fuzz.runs,
             "kills": fuzz.kills,

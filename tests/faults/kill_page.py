@@ -10,19 +10,26 @@ from typing import Any
 from bench.machine import describe_machine
 from bench.page import Page, Table, one_line
 from bench.record import write_json
-from tests.faults.kill_plan import COMMAND, MOMENTS
+from tests.faults.kill_attempt import END_LIMIT_S
+from tests.faults.kill_plan import COMMAND, LOCK_STEP, MOMENTS
 from tests.faults.kill_verdict import TOLERANCE
 
+STEPS_PER_EPOCH = 30
 COMPARED = (
     "Of every finished run: the weights, the best weights, every metric that is not a time, the history of epochs, every line of "
     "metrics.jsonl (each step and each epoch once); status.json says finished; no draft and no half checkpoint is left. "
     "Where the number of workers changes, of the values only the weights and the loss of every step, to rounding.",
     "After every kill: each checkpoint with a good name is whole to the last byte; the newest is no older than before; the next "
-    "attempt resumed from that one; all processes were gone within 10 s; no traceback. The survivors of one rank named it, but "
-    "for deaths while starting (ranks that have not met are ended after 1.5 s, as a launcher does) and after the last step.",
+    "attempt resumed from that one; all processes were gone within {limit_s:g} s; no traceback. The survivors of one rank "
+    "named it, but for deaths while starting (ranks that have not met are ended after 1.5 s, as a launcher "
+    "does) and after the last step.",
     "The task: 900 images of digits, a network with dropout and running statistics (without both where the number of workers "
-    "changes), momentum, a cosine schedule, 20 epochs of 30 steps with a validation after each, a test at the end; a checkpoint "
-    "every 4 steps.",
+    "changes), momentum, a cosine schedule, {epochs} epochs of {steps} steps with a validation after each, a test at the end; "
+    "a checkpoint every 4 steps.",
+)
+REPLAYED = (
+    "With a server no two runs are alike, so the other run is the replay of the recorded order of calls (`--replay`), by virtual "
+    "workers in one process that nobody disturbs."
 )
 NOT_SHOWN = (
     "SIGKILL ends processes, and the system keeps what they wrote. A machine that loses power is another matter: all is brought to "
@@ -54,9 +61,13 @@ def page_of(raw: Mapping[str, Any]) -> Page:
         {**sitting, "kills": [dict(zip(raw["columns"], kill, strict=True)) for kill in sitting["kills"].values()]}
         for sitting in raw["sittings"].values()
     ]
-    same = [sitting for sitting in sittings if len(set(sitting["workers"])) == 1]
-    changing = [sitting for sitting in sittings if sitting not in same]
+    served = [sitting for sitting in sittings if _algorithm(sitting) != LOCK_STEP]
+    same = [sitting for sitting in sittings if len(set(sitting["workers"])) == 1 and sitting not in served]
+    changing = [sitting for sitting in sittings if sitting not in (*same, *served)]
     parts = [_part("The same number of workers", same, "bit for bit")] if same else []
+    for name in dict.fromkeys(map(_algorithm, served)):
+        of_it = [sitting for sitting in served if _algorithm(sitting) == name]
+        parts.append(_part(f"A server and {of_it[0]['workers'][0] - 1} workers: {name}", of_it, "bit for bit", "their replay"))
     if changing:
         parts.append(_part("2, 1 and 3 workers in turn", changing, f"to {TOLERANCE:g} of the norm of each tensor"))
     commands = "\n    ".join(sitting["command"] for sitting in sittings)
@@ -66,10 +77,11 @@ def page_of(raw: Mapping[str, Any]) -> Page:
         result={"command": commands, "machine": raw["machine"], "sittings": sittings},
         measures_time=False,
         setup="A training is killed by SIGKILL at random moments and started again by the same command in the same directory, "
-        "until it is finished. Its end must be that of a run that nobody disturbed and that saved nothing before its end.",
+        f"until it is finished. Its end must be that of {'its replay' if served else 'a run'} that nobody disturbed and that saved "
+        "nothing before its end.",
         parts=parts,
         lists={
-            "What is compared": COMPARED,
+            "What is compared": [*_compared(sittings[0], bool(served)), *([REPLAYED] if served else [])],
             "What was found to be wrong": [one_line(sitting["failure"]) for sitting in sittings if sitting["failure"]],
         },
         versions={"python": raw["versions"]},
@@ -79,7 +91,17 @@ def page_of(raw: Mapping[str, Any]) -> Page:
     )
 
 
-def _part(title: str, sittings: Sequence[Mapping[str, Any]], how: str) -> Page:
+def _compared(sitting: Mapping[str, Any], is_served: bool) -> list[str]:
+    limit_s, epochs = sitting.get("end_limit_s", END_LIMIT_S), sitting.get("epochs", "20")
+    steps = STEPS_PER_EPOCH * (sitting["workers"][0] - 1 if is_served else 1)
+    return [text.format(limit_s=limit_s, epochs=epochs, steps=steps) for text in COMPARED]
+
+
+def _algorithm(sitting: Mapping[str, Any]) -> str:
+    return str(sitting.get("algorithm", LOCK_STEP))
+
+
+def _part(title: str, sittings: Sequence[Mapping[str, Any]], how: str, other: str = "the undisturbed one") -> Page:
     kills = [kill for sitting in sittings for kill in sitting["kills"]]
     runs = [run for sitting in sittings for run in sitting["runs"]]
     all_of = "Not all" if any(sitting["failure"] for sitting in sittings) else "All"
@@ -88,7 +110,7 @@ def _part(title: str, sittings: Sequence[Mapping[str, Any]], how: str) -> Page:
     typed = sum(kill["started_by"] == COMMAND for kill in kills)
     return Page(
         question=title,
-        answer=f"{all_of} runs ({len(runs)}, with {len(kills)} kills together) ended as the undisturbed one, {how}.",
+        answer=f"{all_of} runs ({len(runs)}, with {len(kills)} kills together) ended as {other}, {how}.",
         tables=[_table(kills)],
         reading=[
             f"Weights differ by at most {max((run['deviation'] for run in runs), default=0.0):.1e} of the norm of a tensor; one "

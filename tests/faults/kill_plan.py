@@ -13,6 +13,8 @@ HOW_OFTEN = (20, 30, 25, 20, 5)
 ONE, ALL, LAUNCHER = "one rank", "all", "launcher"
 FORK_SERVER, COMMAND = "fork server", "command"
 """How the ranks were started: forked from a process that has loaded PyTorch, or as a user does, by `unisono train -n N`."""
+LOCK_STEP = "allreduce"
+"""The algorithm whose runs all end alike; of one with a server each is compared with its replay."""
 COMMANDS_OF = 8
 """One attempt of so many is started as a user does, which takes seconds."""
 

@@ -17,7 +17,7 @@ from unisono.observe.jsonl import read_lines
 TOLERANCE = 1e-5
 """Of weights on another number of workers: the norm of the difference, relative to that of the tensor."""
 LOSS_TOLERANCE = 1e-4
-TIMES = frozenset({"wall_s", "samples_per_s", "data_wait_s"})
+TIMES = frozenset({"wall_s", "samples_per_s", "data_wait_s", "updates_per_s", "waiting", "server_load", "virtual_s"})
 FILES = frozenset(
     {"config.json", "metrics.jsonl", "summary.json", "status.json", "weights.safetensors", "best.safetensors", "curves.png"}
 )
@@ -31,13 +31,17 @@ class Run:
     rows: tuple[Mapping[str, Any], ...]
     weights: Path
     best: Path
+    calls: str
+    """The record of the calls of a server; empty where there is none."""
 
     @classmethod
     def read(cls, out: Path) -> Run:
         """Local, blocking."""
         summary = json.loads((out / "summary.json").read_text())
         rows = [row for row in read_lines(out / "metrics.jsonl") if row["event"] in ("step", "epoch")]
-        return cls(summary, tuple(without_times(row) for row in rows), out / "weights.safetensors", out / "best.safetensors")
+        weights, best, calls = (out / name for name in ("weights.safetensors", "best.safetensors", "arrivals.txt"))
+        text = calls.read_text() if calls.exists() else ""
+        return cls(without_times(summary), tuple(without_times(row) for row in rows), weights, best, text)
 
 
 def problems(out: Path, reference: Run, same_workers: bool) -> Iterator[str]:
@@ -62,8 +66,9 @@ def damaged_checkpoints(out: Path) -> Iterator[str]:
 
 
 def without_times(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Pure."""
-    return {name: value for name, value in row.items() if name not in TIMES}
+    """Pure: also in what it holds."""
+    kept = {name: value for name, value in row.items() if name not in TIMES}
+    return {name: without_times(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
 
 
 def _left_over(out: Path) -> Iterator[str]:
@@ -91,7 +96,9 @@ def _rows(run: Run, reference: Run) -> Iterator[str]:
 
 
 def _same(run: Run, reference: Run) -> Iterator[str]:
-    for name in ("weights_sha256", "metrics", "steps", "epochs", "best_epoch", "reason"):
+    if run.calls != reference.calls:
+        yield f"arrivals.txt has {run.calls.count(chr(10))} lines, the replay's {reference.calls.count(chr(10))}, or another order"
+    for name in ("weights_sha256", "best_weights_sha256", "metrics", "steps", "epochs", "best_epoch", "reason"):
         if run.summary[name] != reference.summary[name]:
             yield f"{name} is {run.summary[name]}, undisturbed {reference.summary[name]}"
     for found, wanted in zip(run.summary["history"], reference.summary["history"], strict=True):

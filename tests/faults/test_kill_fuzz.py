@@ -54,6 +54,22 @@ def test_another_number_of_workers_after_each_kill(fork_server: ForkServer, tmp_
 
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_LIMIT_S)
+@pytest.mark.parametrize("algorithm", ["gem", "easgd"])
+def test_kills_of_a_server_and_its_workers(
+    algorithm: str, fork_server: ForkServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Every run equals its replay: history, best weights, weights, order of calls."""
+    given = request.config.getoption("soak_seed")
+    seed = random.SystemRandom().randrange(10**6) if given is None else given
+    print(f"to repeat it: pytest '{request.node.nodeid}' --soak-seed {seed}")
+    num_kills = max(1, round(KILLS_PER_MINUTE * request.config.getoption("soak_minutes") / 20))
+    fuzz = Fuzz(tmp_path, fork_server, (3,), SHORT, algorithm=algorithm)
+    fuzz.happen(islice(drawn(seed, (3,)), num_kills))
+    assert len(fuzz.kills) == num_kills
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK_LIMIT_S)
 @pytest.mark.parametrize("workers", [(2,), CHANGES], ids=["same workers", "changing workers"])
 def test_kills_at_random_moments(
     workers: tuple[int, ...], fork_server: ForkServer, tmp_path: Path, request: pytest.FixtureRequest

@@ -48,7 +48,10 @@ def found(out: str) -> dict[str, Any]:
     """All but the times."""
     summary = json.loads(Path(out, "summary.json").read_text())
     assert summary["replicas_equal"]
-    history = [{name: value for name, value in row["metrics"].items() if name not in OF_TIME} for row in summary["history"]]
+    history = [
+        {"step": row["step"], "lr": row["lr"], **{name: value for name, value in row["metrics"].items() if name not in OF_TIME}}
+        for row in summary["history"]
+    ]
     return {"weights": summary["weights_sha256"], "steps": summary["steps"], "reason": summary["reason"], "history": history}
 
 
@@ -79,6 +82,24 @@ def test_a_virtual_replay_evaluates_with_the_same_bits(fork_server: ForkServer) 
     assert [metrics[0][name] for name in names] == [metrics[1][name] for name in names]
     for name in ("weights.safetensors", "best.safetensors"):
         assert Path("run", name).read_bytes() == Path("virtual", name).read_bytes()
+
+
+def steps_of(out: str) -> list[dict[str, Any]]:
+    rows = map(json.loads, Path(out, "metrics.jsonl").read_text().splitlines())
+    return [
+        {name: row[name] for name in ("step", "epoch", "step_in_epoch", "loss", "lr")} for row in rows if row["event"] == "step"
+    ]
+
+
+def test_steps_while_the_server_evaluates_belong_to_the_next_epoch(fork_server: ForkServer) -> None:
+    """In the history too: an epoch has the step and the learning rate with which it ended."""
+    options = (*GEM, "--log-every", "1")
+    train(fork_server, "run", 3, *options, plan="evaluate-late")
+    assert [row["step"] for row in found("run")["history"]] == [30, 60, 90]
+    train(fork_server, "again", 1, *options, "--simulate", "2", "--replay", "run")
+    assert found("again") == found("run")
+    assert steps_of("again") == steps_of("run")
+    assert [row["step_in_epoch"] for row in steps_of("run")] == [*range(30)] * 3
 
 
 @pytest.mark.parametrize("options", [EASGD, DOWNPOUR], ids=["easgd", "downpour"])

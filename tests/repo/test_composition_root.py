@@ -23,6 +23,7 @@ EXCEPTIONS = MappingProxyType(
         "training/frontends/try_out.py": ("training",),  # the mode of one torch module without that of its children
         "keras/_impl/callbacks.py": ("stop_training", "learning_rate"),  # where Keras's callbacks look, and what they set
         "keras/_impl/fitting.py": ("epoch", "history"),  # Keras's History
+        "keras/_impl/own_numbers.py": ("__setattr__",),  # metrics of Keras that sum over the workers
         "keras/_impl/own_updates.py": ("__setattr__", "setattr", "delattr"),  # the updates of Keras's optimisers
         "keras/_impl/shared_model.py": ("__setattr__",),  # fit, evaluate and predict of a Keras model become ours
         "keras/_impl/strategy.py": ("__new__",),  # within `scope` every Keras model that is made

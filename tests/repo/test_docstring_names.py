@@ -19,6 +19,8 @@ FOREIGN = frozenset(
         "my_package.my_algorithm",  # of a user
         "tf.compat.v1.local_variables_initializer",
         "tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])",
+        "tf.nn.compute_average_loss",
+        "tf.nn.scale_regularization_loss",
         "train_x",  # in the file of SAT-6
         "train_y",
     }

@@ -73,6 +73,7 @@ OWNERS = MappingProxyType(
                     "pure",
                     "make_replica",
                     "hidden_state",
+                    "own_losses",
                 )
             ),
             "metrics/keras.py",
@@ -87,7 +88,6 @@ OWNERS = MappingProxyType(
         "tensorflow": (
             "model/keras/on_tensorflow.py",
             "model/keras/hidden_state.py",
-            "model/keras/own_losses.py",
             "horovod/_impl/keras/step_on_tensorflow.py",
             *HOROVOD_ON_TENSORFLOW,
         ),

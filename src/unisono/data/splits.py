@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,16 +89,18 @@ class Splits:
         """Returns a hash that is the same for two splits which put the same samples of the same data into the same parts.
 
         Data count as the same if descriptions (`describe`) and labels are the same; folders, the order inside a part, and
-        transforms do not count. Local, blocking for one read of the labels.
+        transforms do not count. Local, the first time blocking for one read of the labels.
         """
-        return self._hashes()[0]
+        return self._hashes[0]
 
+    @cached_property
     def _hashes(self) -> tuple[str, dict[str, str]]:
-        """Returns the hash of all parts together, and that of each. Local, blocking for one read of the labels."""
+        """The hash of all parts together, and that of each, which a training needs at its start and at its end."""
         together, alone = hashlib.sha256(), dict[str, str]()
         for name, part in self.parts().items():
             whole, indices = sample_ids(part)
-            indices = np.sort(indices)
+            if (indices[1:] < indices[:-1]).any():
+                indices = np.sort(indices)
             facts = [name, without_folders(whole.describe()), len(whole), len(indices)]
             pieces = [json.dumps(facts, sort_keys=True, default=str).encode(), indices.astype("<i8").tobytes()]
             labels = whole.targets()
@@ -112,7 +115,7 @@ class Splits:
 
     def record(self) -> dict[str, Any]:
         """Returns origin, sizes and hashes of the parts, for the summary of a run. Local, blocking as `sha256`."""
-        sha256, of_parts = self._hashes()
+        sha256, of_parts = self._hashes
         return {
             "how": self.how,
             "seed": self.seed,

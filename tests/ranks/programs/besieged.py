@@ -1,4 +1,6 @@
-"""Two ranks that add up small tensors over gloo, open a file between two sums, and write down how far they are, until GO exists."""
+"""Two ranks that add up small tensors, open a file between two sums, and write down how far they are, until the file `go` exists.
+
+Arguments: a folder for these files, and the engine (gloo)."""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import torch
 
 import unisono as un
 
-FOLDER = Path(sys.argv[1])
+FOLDER, ENGINE = Path(sys.argv[1]), (sys.argv[2:] or ["gloo"])[0]
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-with un.connect(engine="gloo", time_limit_s=60) as comm:
+with un.connect(engine=ENGINE, time_limit_s=60) as comm:
     part = comm.split(0, comm.rank)  # a second group, with ports of its own
     assert part is not None
     is_over, count = torch.zeros(1), 0

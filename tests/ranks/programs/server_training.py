@@ -1,6 +1,6 @@
 """A task for a server and its workers. A file `plan` beside it says what one worker does in one of its steps (stop, die, nan or
-raise), or what happens while the server evaluates: it is asked to stop, or the evaluation lasts while a state is saved. The samples
-of every step are written to a file for each process."""
+raise), or what happens while the server evaluates: it is asked to stop, or the evaluation lasts while workers go on or a state is
+saved. The samples of every step are written to a file for each process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import select
 import signal
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ import unisono as un
 PLAN = Path("plan")
 """E.g. "die 7": what comes in the seventh step of the process that is first there. "die-saved 60": a worker dies once `run` has a
 checkpoint of step 60 or later, and evaluations last until then, but not longer than HELD_S. "die-unsaved 60": likewise, but after
-HELD_S the server dies."""
+HELD_S the server dies. "evaluate-late": the first evaluation lasts until workers have read more samples."""
 AT_A_SAVE = ("die-saved", "die-unsaved")
 HELD_S = 2.0
 """Much longer than a save takes that waits for nothing."""
@@ -49,6 +49,11 @@ class Net(nn.Module):
                 os.kill(os.getpid(), signal.SIGTERM)
                 while not request.requested():  # the main thread hears it, and this is another
                     sleep(0.001)
+            elif what == "evaluate-late":
+                PLAN.unlink()
+                before, until = num_read(), monotonic() + HELD_S
+                while num_read() < before + 12 and monotonic() < until:
+                    sleep(0.001)
             elif what in AT_A_SAVE and inputs[0, 0] == 0 and not a_worker_dies(HELD_S) and what == "die-unsaved":
                 PLAN.unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -75,6 +80,11 @@ def planned() -> tuple[str, int]:
     except FileNotFoundError:
         return "", 0
     return what, int(step or 0)
+
+
+def num_read() -> int:
+    """Samples of all steps of all processes so far."""
+    return sum(path.read_text().count("\n") for path in Path().glob("samples-*"))
 
 
 def newest_checkpoint() -> int:

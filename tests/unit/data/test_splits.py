@@ -410,6 +410,22 @@ def test_the_hash_depends_on_which_samples_are_in_which_part() -> None:
     assert replace(made, test=None).sha256() != made.sha256()
 
 
+def test_the_hash_is_computed_once() -> None:
+    """A training needs it at its start and at its end, and of millions of samples it takes a while."""
+
+    class Counted(Arrays):
+        num_reads = 0
+
+        def targets(self) -> Any:
+            self.num_reads += 1
+            return super().targets()
+
+    whole = Counted(np.zeros((30, 2)), np.arange(30) % 3)
+    made = split(whole, seed=1)
+    assert made.sha256() == made.record()["sha256"]
+    assert whole.num_reads == len(made.parts())
+
+
 def test_the_folder_does_not_matter_to_the_hash(tmp_path: Any) -> None:
     from unisono.data.sources.numpy_files import Npy
 

@@ -34,6 +34,8 @@ class EndedEpoch:
 
     sums: EpochSums
     waits: Waits
+    step: int
+    """The server's counter at its end; workers continue while it is evaluated."""
 
 
 @dataclass(kw_only=True)
@@ -131,11 +133,11 @@ class Serving:
         if not stats.weight:
             return
         self.sums.add(stats)
-        settings = trainer.settings(max(0, done.step - 1))
+        settings, epoch = trainer.settings(max(0, done.step - 1)), self._num_epochs_begun
         event = StepDone(
             step=done.step - 1,
-            epoch=done.epoch,
-            step_in_epoch=done.step_in_epoch - 1,
+            epoch=epoch,
+            step_in_epoch=done.step - 1 - epoch * self.service.ledger.units_per_epoch,
             loss=stats.loss,
             lr=shown_lr(settings),
             num_samples=stats.num_samples,
@@ -169,14 +171,18 @@ class Serving:
 
     # ---- epochs ----------------------------------------------------------------------------------------------------
 
+    @property
+    def _num_epochs_begun(self) -> int:
+        """Returns the number of epochs whose steps are done, their evaluation or not: that of the current epoch."""
+        return self.trainer.progress.epoch + (self.evaluation.about is not None)
+
     def _end_epochs(self) -> None:
         """Begins the evaluation of an epoch whose steps are done, and ends one whose evaluation is finished."""
         trainer, service = self.trainer, self.service
         done, units = trainer.progress, service.ledger.units_per_epoch
         if self.evaluation.is_finished():
             self._end_epoch()
-        num_begun = done.epoch + (self.evaluation.about is not None)
-        if service.step < (num_begun + 1) * units or self._ends_in_this_epoch():
+        if service.step < (self._num_epochs_begun + 1) * units or self._ends_in_this_epoch():
             return
         if self.evaluation.about is not None:  # evaluations are slower than epochs: the server waits for the one before
             self._end_epoch()
@@ -198,7 +204,7 @@ class Serving:
     def _evaluate(self, sums: EpochSums, waits: Waits) -> None:
         """Begins to evaluate a copy of the model as it is now; the epoch ends here if the result is there at once."""
         self.trainer.show_server()
-        self.evaluation.begin(self.trainer.adapter.model, EndedEpoch(sums, waits))
+        self.evaluation.begin(self.trainer.adapter.model, EndedEpoch(sums, waits, self.service.step))
         if self.evaluation.is_finished():
             self._end_epoch()
 
@@ -213,8 +219,9 @@ class Serving:
         before, more = trainer.progress.reason, ended.waits.metrics()
         if isinstance(self.server, SimulatedServer):
             more |= self.server.metrics()
-        trainer.end_of_epoch(ended.sums, ended.sums.values() | found | more, self.evaluation.copy.model)
         done = trainer.progress
+        done.follow_server(ended.step, self.service.ledger.units_per_epoch)
+        trainer.end_of_epoch(ended.sums, ended.sums.values() | found | more, self.evaluation.copy.model)
         done.follow_server(self.service.step, self.service.ledger.units_per_epoch)
         if before or isinstance(self.server, ReplayServer):  # decided already, or by the record
             self._verdict = self._verdict or done.reason
