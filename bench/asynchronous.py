@@ -22,7 +22,17 @@ from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import Page, Result, Table
 from bench.rounds import spread
-from bench.trainings import PAPERS_DOWNPOUR, Runs, accuracy, data_options, grouped, staleness, time_to, trained_with_seeds
+from bench.trainings import (
+    PAPERS_DOWNPOUR,
+    SAY_PAPERS_DOWNPOUR,
+    Runs,
+    accuracy,
+    data_options,
+    grouped,
+    staleness,
+    time_to,
+    trained_with_seeds,
+)
 
 WORKERS = 4
 SEEDS = (0, 1, 2)
@@ -127,6 +137,7 @@ def page_of(result: Result) -> Page:
             "and post_local_sgd were not tried. downpour was tried four times: rates 0.05 and 0.1 (98.38 and 98.48 %), 0.05 with "
             "momentum 0.5 (98.07 %), 0.1 with one_cycle (98.55 %). As it came closest to the bound, it was given a warm-up, and "
             "all of them 8 epochs (98.84 %).",
+            SAY_PAPERS_DOWNPOUR,
             "In every seed the algorithms ran in a shuffled order, one after another.",
         ],
         raw="`runs[].epochs[]`",

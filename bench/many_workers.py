@@ -19,7 +19,7 @@ from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import Page, Result, Table
 from bench.sizes import show_count
-from bench.trainings import PAPERS_DOWNPOUR, accuracy, best, data_options, side_by_side, staleness
+from bench.trainings import PAPERS_DOWNPOUR, SAY_PAPERS_DOWNPOUR, accuracy, best, data_options, side_by_side, staleness
 
 GEM, DOWNPOUR, DOWNPOUR_PLAIN, SGD = "gem", "downpour, momentum", "downpour", "sgd, momentum"
 BATCH, LR, MOMENTUM, EPOCHS = 64, 0.05, 0.9, 30
@@ -169,7 +169,7 @@ def page_of(result: Result) -> Page:
             f"Downpour counts as worse from {WORSE:g} points below one worker on, and as diverged when its loss is not finite in "
             f"the end or its accuracy below {LOST:g} %.",
             "Each run: `unisono train bench/asynchronous_task.py --simulate N --algorithm A --local-batch 64 --lr 0.05`, with "
-            "`--set optimizer.momentum=0.9` where it says momentum.",
+            "`--set optimizer.momentum=0.9` where it says momentum. " + SAY_PAPERS_DOWNPOUR,
         ],
         not_measured=result["not_checked"],
         raw="`runs[].epochs[]`",

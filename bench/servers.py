@@ -21,7 +21,7 @@ from bench.measurement import begin, guarded
 from bench.options import parse, parser_of
 from bench.page import INTERLEAVED, Page, Result, Table
 from bench.rounds import estimate, orders
-from bench.trainings import PAPERS_DOWNPOUR, data_options, trained
+from bench.trainings import PAPERS_DOWNPOUR, SAY_PAPERS_DOWNPOUR, data_options, trained
 
 RATE, WORKERS, LIMIT_S, SEED = "250mbit", 4, 300.0, 20
 ROWS = {"1 server": 1, "1 server A/A": 1, "2 servers": 2}
@@ -84,6 +84,7 @@ def page_of(result: Result) -> Page:
             INTERLEAVED,
             f"One vector takes {seconds * 1000:.0f} ms on a link, so one server can make at most {1 / seconds:.1f} updates a "
             f"second, and two {2 / seconds:.1f}. A worker needs its own link twice for each call.",
+            SAY_PAPERS_DOWNPOUR,
             "Load: share of the time in which the first server works on calls. Its link can be full while its core is not.",
         ],
         raw="every epoch of every run",

@@ -36,6 +36,10 @@ KEPT = (
 LOOK_EVERY_S = 0.2
 PAPERS_DOWNPOUR = ("--algorithm", "downpour", "--set", "algorithm.optimizer_on=server", "--set", "algorithm.damping=none")
 """Downpour as it was published, with one optimiser and without damping."""
+SAY_PAPERS_DOWNPOUR = (
+    "Downpour is that of its paper: `--set algorithm.optimizer_on=server --set algorithm.damping=none`. By default each worker has "
+    "an optimiser of its own, which was not measured here."
+)
 
 Commands = Callable[[Sequence[str]], Sequence[Sequence[str]]]
 """The commands that together are one training, from that of one process."""
