@@ -25,7 +25,7 @@ system: $(STAMP) ## SLURM and network tools for the tests that need them (only a
 demo: $(STAMP)   ## two workers learn to read handwritten digits
 	$(BIN)/unisono train examples/digits.py -n 2
 
-test: system     ## all tests that belong to every change (about a quarter of an hour on two cores)
+test: system     ## all tests that belong to every change (about 12 minutes on two cores)
 	$(BIN)/python -m tests.system.sessions -m "not gpu and not soak"
 
 soak: system     ## faults, fuzzing, large sizes: about an hour (SOAK_MINUTES=1 for each is a try, 30 a night)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import shlex
 import shutil
 import struct
 import sys
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
+from tests.system.fork_server import ForkServer
 from tests.system.processes import Outcome, Program, plain_environment
 from unisono.data.sources.digits import raw_digits
 
@@ -34,19 +36,24 @@ Rules: TypeAlias = Sequence[tuple[str, str]]
 
 
 class Workplace:
-    """A folder with the programs, where `unisono` and `python` are on PATH. Keras computes with torch unless told otherwise."""
+    """A folder with the programs, where `unisono` and `python` are on PATH. Keras computes with torch unless told otherwise.
 
-    def __init__(self, place: Path) -> None:
+    `python` lets a program on a backend with a fork server begin there, where Keras is loaded already."""
+
+    def __init__(self, place: Path, servers: Mapping[str, ForkServer]) -> None:
         self.place = place / "here"
         shutil.copytree(FOLDER, self.place, ignore=shutil.ignore_patterns("__pycache__", "runs"))
         commands = place / "bin"
         commands.mkdir()
-        for name, words in {"unisono": "-m unisono", "python": ""}.items():
-            (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        cases = [f'{name}:*.py) exec {shlex.join(server.stand_in([]))} "$@";;' for name, server in servers.items()]
+        forked = f'case "$KERAS_BACKEND:$1" in {" ".join(cases)} esac\n'
+        for name, before, words in (("unisono", "", "-m unisono"), ("python", forked, "")):
+            (commands / name).write_text(f'#!/bin/sh\n{before}exec "{sys.executable}" {words} "$@"\n')
             (commands / name).chmod(0o755)
         known = plain_environment()
         path = f"{commands}:{Path(sys.executable).parent}:{known['PATH']}"
-        self.environment: dict[str, str] = {**known, **MPI, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "torch"}
+        usual = {"OMP_NUM_THREADS": "1", **known}
+        self.environment: dict[str, str] = {**usual, **MPI, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "torch"}
 
     def run(self, folder: str, *command: str, more: Mapping[str, str] | None = None, code: int = 0) -> Outcome:
         """Blocking: a command in a folder, to its end, with this exit code."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.ranks.lectures import LIMIT_S, Rules, Workplace, digits_as_mnist, edited, fenced, text_of
+from tests.system.fork_server import ForkServer
 from tests.system.ports import free_ports
 from tests.system.processes import run_together
 from unisono.data.sources.digits import raw_digits
@@ -48,8 +49,8 @@ pytestmark = pytest.mark.timeout(LIMIT_S + 40)
 
 
 @pytest.fixture
-def workplace(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path)
+def workplace(tmp_path: Path, keras_server: ForkServer, tensorflow_server: ForkServer) -> Workplace:
+    return Workplace(tmp_path, {"torch": keras_server, "tensorflow": tensorflow_server})
 
 
 def test_a_rule_that_finds_nothing_is_an_error() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.ranks.lectures import FOLDER, LIMIT_S, Workplace, write_mnist
+from tests.system.fork_server import ForkServer
 from tests.system.ports import free_ports
 from tests.system.slurm import SlurmCluster
 from unisono.testing.ranks import mpirun
@@ -23,8 +24,8 @@ pytestmark = pytest.mark.timeout(LIMIT_S + 40)
 
 
 @pytest.fixture
-def workplace(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path)
+def workplace(tmp_path: Path, keras_server: ForkServer, tensorflow_server: ForkServer) -> Workplace:
+    return Workplace(tmp_path, {"torch": keras_server, "tensorflow": tensorflow_server})
 
 
 # ---- what is there ---------------------------------------------------------------------------------------------------

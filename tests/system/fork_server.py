@@ -230,6 +230,7 @@ def _become_rank(rank: int, asked: Mapping[str, Any], environment: Mapping[str, 
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(environment)
+    sys.path[:0] = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     cpus = affinity.cpu_share(rank, len(asked["environments"]))
     if cpus is not None and len(asked["environments"]) > 1:
         os.sched_setaffinity(0, cpus)
