@@ -168,7 +168,7 @@ def repeated(num_epochs: int, *options: str) -> dict[str, Any]:
 @pytest.mark.timeout(200)
 def test_a_killed_server_restarts_and_a_stopped_run_resumes(start: Callable[..., Elastic]) -> None:
     options = ("--algorithm", "easgd", "--set", "algorithm.period=4", "--checkpoint-every", "1epochs")
-    run = start(40, *options)
+    run = start(24, *options)
     run.until_epoch(3)
     run.until(lambda: any(Path("run/checkpoints").glob("step-*")))
     run.member(0).kill()
@@ -176,8 +176,8 @@ def test_a_killed_server_restarts_and_a_stopped_run_resumes(start: Callable[...,
     run.until_epoch(8)
     os.kill(run.process.pid, signal.SIGTERM)
     assert run.process.wait(LIMIT_S) == 75, run.said()
-    again = start(40, *options)
-    check(again.end(), 40)
+    again = start(24, *options)
+    check(again.end(), 24)
     assert "resumed from step" in again.said()
 
 
