@@ -104,7 +104,9 @@ def test_the_command_as_users_write_it(fork_server: ForkServer, tmp_path: Path) 
         job.wait_for("begins", host="127.0.0.1")
         enough.touch()
         ended = job.finish()
-        assert "worker 3 (localhost:3) exited with code 137; 3 workers continue from the last commit" in ended.output
+        # Which of the two is seen first is a matter of milliseconds.
+        is_missed = "worker 3 (localhost:3) exited with code 137; 3 workers continue from the last commit" in ended.output
+        assert is_missed or "the slots of the hosts have changed: localhost 4 -> 3, 127.0.0.1 0 -> 1" in ended.output, ended
         assert {event["size"] for event in job.events("begins") if event["begins"] == 1} == {4}
         assert all(event["used"] >= 120 for event in job.events("begins") if event["begins"] > 1), "nobody begins anew"
         done = {event["worker"]: event["host"] for event in job.events("done")}
