@@ -227,4 +227,5 @@ def test_tune_by_torchrun(tmp_path: Path) -> None:
 
 @pytest.mark.slurm
 def test_tune_by_srun(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
-    search(tmp_path, *SRUN, environment=slurm_cluster.environment)
+    secret = {"UNISONO_TOKEN": "shared by nodes without a common home"}
+    search(tmp_path, *SRUN, environment={**slurm_cluster.environment, **secret})
