@@ -33,7 +33,7 @@ def _server(algorithm: str, *words: str) -> Reference:
     return Reference(f"{algorithm}, simulated", [train("--simulate 3 --algorithm", algorithm, *words)])
 
 
-PAPERS_DOWNPOUR = "--set algorithm.optimizer_on=server --set algorithm.damping=none"
+PAPERS_DOWNPOUR = "--set algorithm.optimizer_on=server --set algorithm.damping=off"
 DOWNPOUR = f"--algorithm downpour {PAPERS_DOWNPOUR} --set algorithm.pull_every=2 --epochs 2"
 """As `references/downpour_run` was trained, with two workers."""
 MOMENTUM = "--set optimizer.momentum=0.9"

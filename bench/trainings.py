@@ -34,10 +34,10 @@ KEPT = (
 )
 """Of the summary of a run."""
 LOOK_EVERY_S = 0.2
-PAPERS_DOWNPOUR = ("--algorithm", "downpour", "--set", "algorithm.optimizer_on=server", "--set", "algorithm.damping=none")
+PAPERS_DOWNPOUR = ("--algorithm", "downpour", "--set", "algorithm.optimizer_on=server", "--set", "algorithm.damping=off")
 """Downpour as it was published, with one optimiser and without damping."""
 SAY_PAPERS_DOWNPOUR = (
-    "Downpour is that of its paper: `--set algorithm.optimizer_on=server --set algorithm.damping=none`. By default each worker has "
+    "Downpour is that of its paper: `--set algorithm.optimizer_on=server --set algorithm.damping=off`. By default each worker has "
     "an optimiser of its own, which was not measured here."
 )
 

@@ -287,7 +287,7 @@ def easgd_reference(order: list[int], period: int, alpha: float, mu: float) -> V
     return centre
 
 
-PAPER = {"optimizer_on": "server", "damping": "none"}
+PAPER = {"optimizer_on": "server", "damping": "off"}
 CASES: Mapping[str, tuple[tuple[str, dict[str, Any]], Callable[[list[int]], Vector]]] = {
     "gem": (("gem", {"clip": None}), lambda order: gem_reference(order, 1.0, None)),
     "gem of high energy, clipped": (("gem", {"kappa": 2.0, "clip": 5.0}), lambda order: gem_reference(order, 2.0, 5.0)),
@@ -296,7 +296,7 @@ CASES: Mapping[str, tuple[tuple[str, dict[str, Any]], Callable[[list[int]], Vect
         ("downpour", {"push_every": 2, "pull_every": 3}),
         lambda order: downpour_reference(order, 2, 3, True),
     ),
-    "downpour, not damped": (("downpour", {"damping": "none"}), lambda order: downpour_reference(order, 1, 1, False)),
+    "downpour, not damped": (("downpour", {"damping": "off"}), lambda order: downpour_reference(order, 1, 1, False)),
     "downpour of the paper": (("downpour", PAPER), lambda order: paper_reference(order, 1, 1, False)),
     "downpour of the paper, push 2, pull 3": (
         ("downpour", {**PAPER, "push_every": 2, "pull_every": 3}),

@@ -195,6 +195,13 @@ def test_several_servers_and_a_loss_that_is_no_number(fork_server: ForkServer) -
     assert json.loads(Path("other/summary.json").read_text())["num_skipped_updates"] == 1
 
 
+def test_the_form_of_the_paper_is_warned_of_its_old_gradients(fork_server: ForkServer) -> None:
+    paper = ("--set", "algorithm.optimizer_on=server", "--set", "algorithm.damping=off", "--set", "optimizer.momentum=0.9")
+    told = train(fork_server, "run", 3, "--algorithm", "downpour", *paper)
+    assert "Use damping=staleness and optimizer_on=worker (the defaults)" in told
+    assert "updates old on average" not in train(fork_server, "again", 3, "--algorithm", "downpour")
+
+
 def test_what_several_servers_cannot_do_is_refused(fork_server: ForkServer) -> None:
     at_server = ("--set", "algorithm.optimizer_on=server", "--set", "clip_norm=1.0")
     told = train(fork_server, "run", 4, *DOWNPOUR, "--servers", "2", *at_server, code=2)

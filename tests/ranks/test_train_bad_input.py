@@ -417,7 +417,7 @@ task = replace(task, step=step)
         ("", "--algorithm easgd --set algorithm.period=0", "period must be a whole number of at least 1"),
         ("", "--algorithm downpour --set algorithm.local_lr=high", "local_lr must be a finite number of at least 0"),
         ("", "--algorithm downpour --set algorithm.push_every=1.5", "push_every must be a whole number of at least 1"),
-        ("", "--algorithm downpour --set algorithm.damping=some", "damping must be one of staleness, none"),
+        ("", "--algorithm downpour --set algorithm.damping=some", "damping must be one of staleness, off"),
         ("", "--algorithm parameter_server --set algorithm.period=2", "unknown option 'period'"),
         ("task = replace(task, optimizer='adam')", "--algorithm gem", "optimizer 'adam' of the task has no effect; leave it out"),
         ("task = replace(task, clip_norm=1.0)", "--algorithm gem", "clip_norm of the task has no effect; leave it out"),

@@ -6,7 +6,7 @@ worker    x <- optimiser_i(x, g(x))         every step; a <- a + what this chang
 server    centre <- centre + a / d          d = staleness + 1 (Jiang et al. 2017, SIGMOD), or 1 without damping
 
 Each worker has its own optimiser, so its momentum meets gradients that know what it did (Hakimi et al. 2019, arXiv:1907.11612).
-The paper has one optimiser, at the server (`optimizer_on=server`, `damping=none`):
+The paper has one optimiser, at the server (`optimizer_on=server`, `damping=off`):
 
 worker    a <- a + g(x)                     every step
           x <- x - local_lr * g(x)          while it does not pull
@@ -33,7 +33,7 @@ from unisono.errors import UsageError
 from unisono.task.options import option
 
 PLACES = ("worker", "server")
-DAMPING = ("staleness", "none")
+DAMPING = ("staleness", "off")
 LITTLE = 0.35
 """If a smaller share of the learning rate of one worker is stable, the run is warned."""
 
@@ -48,7 +48,7 @@ class Options(AlgorithmOptions):
         "worker", "worker: each worker has its own optimiser and pushes updates; server: workers push gradients", choices=PLACES
     )
     damping: str = option(
-        "staleness", "staleness: the more updates came since the pull, the less a push counts; or none", choices=DAMPING
+        "staleness", "staleness: the more updates came since the pull, the less a push counts; or off", choices=DAMPING
     )
     local_lr: float | None = option(
         None, "learning rate of a worker between two pulls, where the optimiser is the server's (default: the task's)", least=0
@@ -85,11 +85,11 @@ class Downpour(ServerAlgorithm):
     """See the top of this file."""
 
     Options: ClassVar[type[Any]] = Options
-    older_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"optimizer_on": "server", "damping": "none"})
+    older_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"optimizer_on": "server", "damping": "off"})
     examples: ClassVar[Examples] = (
         {"optimizer.momentum": 0.5},
         {"algorithm.push_every": 2, "algorithm.pull_every": 3},
-        {"algorithm.optimizer_on": "server", "algorithm.damping": "none", "optimizer.momentum": 0.5},
+        {"algorithm.optimizer_on": "server", "algorithm.damping": "off", "optimizer.momentum": 0.5},
         {"algorithm.optimizer_on": "server", "algorithm.push_every": 2, "algorithm.pull_every": 3},
     )
 

@@ -48,10 +48,10 @@ def test_the_defaults_need_no_advice(staleness: float) -> None:
 @pytest.mark.parametrize(
     ("staleness", "group", "options", "remedy"),
     [
-        (1.0, {"momentum": 0.9}, {"optimizer_on": "server", "damping": "none"}, "damping=staleness and optimizer_on=worker"),
+        (1.0, {"momentum": 0.9}, {"optimizer_on": "server", "damping": "off"}, "damping=staleness and optimizer_on=worker"),
         (1.0, {"betas": (0.9, 0.999)}, {"optimizer_on": "server"}, "optimizer_on=worker"),
-        (4.0, {}, {"optimizer_on": "server", "damping": "none"}, "damping=staleness and optimizer_on=worker"),
-        (2.0, {"momentum": 0.9}, {"damping": "none"}, "damping=staleness"),
+        (4.0, {}, {"optimizer_on": "server", "damping": "off"}, "damping=staleness and optimizer_on=worker"),
+        (2.0, {"momentum": 0.9}, {"damping": "off"}, "damping=staleness"),
     ],
 )
 def test_a_setting_of_which_little_is_stable_is_named(staleness: float, group: dict[str, Any], options: Any, remedy: str) -> None:
@@ -59,4 +59,4 @@ def test_a_setting_of_which_little_is_stable_is_named(staleness: float, group: d
 
 
 def test_the_form_of_the_paper_without_momentum_bears_one_more_worker() -> None:
-    assert not advice(1.0, {}, optimizer_on="server", damping="none")
+    assert not advice(1.0, {}, optimizer_on="server", damping="off")
