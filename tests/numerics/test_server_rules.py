@@ -211,16 +211,17 @@ def gem_reference(order: list[int], kappa: float, clip: float | None) -> Vector:
     return theta
 
 
+def until_call(num_steps: int, push: int, pull: int) -> int:
+    return next(k for k in range(1, 100) if (num_steps + k) % push == 0 or (num_steps + k) % pull == 0)
+
+
 def downpour_reference(order: list[int], push: int, pull: int, damping: bool) -> Vector:
     """Each worker has a momentum of its own."""
     available, centre, version = units(), START.copy(), 0
     x, accrued, velocity = [centre.copy() for _ in range(3)], *([np.zeros(SIZE) for _ in range(3)] for _ in range(2))
     done, seen = [0, 0, 0], [0, 0, 0]
 
-    def until_call(n: int) -> int:
-        return next(k for k in range(1, 100) if (n + k) % push == 0 or (n + k) % pull == 0)
-
-    hand = [take(available, until_call(0)) for _ in range(3)]
+    hand = [take(available, until_call(0, push, pull)) for _ in range(3)]
     for w in order:
         for unit in hand[w]:
             velocity[w] = MOMENTUM * velocity[w] + gradient_at(x[w], unit)
@@ -233,7 +234,7 @@ def downpour_reference(order: list[int], push: int, pull: int, damping: bool) ->
             accrued[w] = np.zeros(SIZE)
         if done[w] % pull == 0:
             x[w], seen[w] = centre.copy(), version
-        hand[w] = take(available, until_call(done[w]))
+        hand[w] = take(available, until_call(done[w], push, pull))
     return centre
 
 
@@ -243,10 +244,7 @@ def paper_reference(order: list[int], push: int, pull: int, damping: bool) -> Ve
     x, accrued = [centre.copy() for _ in range(3)], [np.zeros(SIZE) for _ in range(3)]
     done, seen = [0, 0, 0], [0, 0, 0]
 
-    def until_call(n: int) -> int:
-        return next(k for k in range(1, 100) if (n + k) % push == 0 or (n + k) % pull == 0)
-
-    hand = [take(available, until_call(0)) for _ in range(3)]
+    hand = [take(available, until_call(0, push, pull)) for _ in range(3)]
     first = True
     for w in order:
         for unit in hand[w]:
@@ -264,7 +262,7 @@ def paper_reference(order: list[int], push: int, pull: int, damping: bool) -> Ve
             accrued[w] = np.zeros(SIZE)
         if done[w] % pull == 0:
             x[w], seen[w] = centre.copy(), version
-        hand[w] = take(available, until_call(done[w]))
+        hand[w] = take(available, until_call(done[w], push, pull))
     return centre
 
 

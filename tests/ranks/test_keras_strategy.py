@@ -131,6 +131,13 @@ def test_a_loss_that_compares_samples_is_told(ended: Any) -> None:
     assert ended[1].count(told) == 1, ended[1]
 
 
+def test_a_schedule_that_cannot_be_saved_trains_all_the_same(keras_server: ForkServer) -> None:
+    program = [str(PROGRAM.with_name("keras_own_schedule.py"))]
+    with keras_server.start(program, 2, "shm", {"KERAS_BACKEND": "torch"}) as group:
+        ended = group.wait(60.0)
+    assert ended.exit_code == 0 and ended.output.count("it learns: True") == 2, ended
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_an_own_loop_on_each_backend_is_that_of_one_worker(fork_server: ForkServer, tmp_path: Path, backend: str) -> None:

@@ -64,7 +64,12 @@ def settings_of_fit(fit: Fit) -> dict[str, Any]:
 
 def _optimizer(model: Any) -> dict[str, Any]:
     """Returns the class and the configuration of the optimiser."""
-    return {"class": type(model.optimizer).__name__, **model.optimizer.get_config()}
+    optimizer = model.optimizer
+    try:
+        config = optimizer.get_config()
+    except NotImplementedError:  # a schedule or an optimiser of the user that cannot be saved: then its classes tell it
+        config = {"learning_rate": type(optimizer._learning_rate).__name__}
+    return {"class": type(optimizer).__name__, **config}
 
 
 def _layers(model: Any) -> Iterator[tuple[str, Any]]:
