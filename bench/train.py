@@ -4,6 +4,7 @@ Accelerate, interleaved in one run. What they need is installed under .venv-benc
     python -m bench.train                    # everything; about a quarter of an hour on two cores that do nothing else
     python -m bench.train --quick            # a look whether it works: few epochs, no judgement
     python -m bench.train --cases digits --workers 1 --only 'unisono;by hand' --out runs/look
+    python -m bench.train --only 'unisono;unisono A/A' --against ../before --out runs/change   # and the code of another checkout
 
 Writes train.md (tables, bounds, how it was measured) and train.json (every epoch).
 """
@@ -20,7 +21,7 @@ from typing import Any
 
 from bench.blocks import Blocks, described
 from bench.bounds import Requirement, told
-from bench.contenders.training import BY_HAND, OURS, WAYS, Way
+from bench.contenders.training import BY_HAND, OURS, WAYS, Way, of_checkout
 from bench.groups import Group, GroupFailed, temporary_folder
 from bench.measurement import begin, guarded
 from bench.options import add_choice, parse, parser_of
@@ -64,9 +65,12 @@ def main() -> None:
     add_choice(parser, "--cases", list(CASES))
     add_choice(parser, "--workers", list(map(str, WORKERS)))
     add_choice(parser, "--only", [way.name for way in WAYS], ";", (OURS,))
+    parser.add_argument("--against", type=Path, metavar="DIR", help="a checkout of other code, compared as one more contender")
     args = parse(parser)
     effort, wanted = QUICK if args.quick else FULL, [way for way in WAYS if way.name in args.only]
-    settings = {**settings_of((CASES[name] for name in args.cases), effort), "contenders": args.only}
+    if args.against:
+        wanted.append(of_checkout(args.against))
+    settings = {**settings_of((CASES[name] for name in args.cases), effort), "contenders": [way.name for way in wanted]}
     blocks = Blocks(begin("train", args, page_of), settings, (OURS,))
     with temporary_folder() as folder:
         for name, workers in product(args.cases, map(int, args.workers)):

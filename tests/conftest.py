@@ -36,6 +36,10 @@ ASK_SOON_AGAIN = "timeout:1 attempts:5"
 """For the resolver: PyTorch asks for the name of every peer, and a name server that drops a question costs 5 s each time."""
 
 
+COMPILE_FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""For JAX, which compiles longer than it computes in tests."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     soak = parser.getgroup("soak", "of `make soak`")
     soak.addoption("--soak-minutes", type=float, default=4.0, metavar="M", help="how long each soak test goes on (default: 4)")
@@ -48,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[MARK] = "1"
     os.environ.setdefault("RES_OPTIONS", ASK_SOON_AGAIN)
     os.environ.setdefault(ONE_THREAD, "1")
+    os.environ.setdefault("XLA_FLAGS", COMPILE_FAST)
     faulthandler.enable()
     for signum in (signal.SIGINT, signal.SIGHUP):
         # Background jobs and nohup ignore them, and so would every program of a test. A handler stays with us.

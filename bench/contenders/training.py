@@ -32,6 +32,19 @@ def start_unisono(case: str, data: Path, num_ranks: int, slot: RankSlot, shards:
     return slot.unisono_run(num_ranks, "auto", "train_unisono", *arguments)
 
 
+def of_checkout(checkout: Path) -> Way:
+    """Pure: Unisono as it is in another checkout, to see what a change costs. Its ranks run that checkout's own program."""
+    home = checkout.resolve()
+
+    def start(case: str, data: Path, num_ranks: int, slot: RankSlot) -> list[Launch]:
+        return [
+            Launch(["env", "--chdir", str(home), *launch.command], {"PYTHONPATH": str(home / "src")})
+            for launch in start_unisono(case, data, num_ranks, slot)
+        ]
+
+    return Way("checkout", "other", "`Trainer.train` of another checkout, started in the same way", start)
+
+
 def started_as_by_torchrun(python: str, module: str, *more: str) -> Start:
     """Ranks that find each other as torchrun tells them to."""
 

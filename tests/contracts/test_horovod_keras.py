@@ -17,8 +17,6 @@ LEARNING, ELASTIC = "horovod_keras.py", "horovod_keras_elastic.py"
 ODD = "horovod_keras_odd.py"
 """Run by the first one, in the same processes."""
 LIMIT_S = 400.0
-COMPILED_FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-"""For JAX, which compiles longer than it computes."""
 
 Results = Callable[[str, str, int], GroupResult]
 
@@ -32,7 +30,7 @@ def results(
 
     @cache
     def run(program: str, backend: str, size: int) -> GroupResult:
-        variables = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": COMPILED_FAST}
+        variables = {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
         asked = [
             item.callspec.params for item in request.session.items if item.path == Path(__file__) and hasattr(item, "callspec")
         ]

@@ -58,17 +58,17 @@ def test_plain_python() -> None:
 
 
 def test_our_launcher() -> None:
-    check_one(run(UNISONO, "run", "-n", "4", HELLO), 4, "unisono", "shm")
+    check_one(run(UNISONO, "run", "-n", "3", HELLO), 3, "unisono", "shm")
 
 
 def test_mpirun() -> None:
     # Without the second flag Open MPI refuses more ranks than cores.
-    check_one(run(MPIRUN, *AS_ROOT, "--oversubscribe", "-n", "4", PYTHON, HELLO), 4, "openmpi", "shm")
+    check_one(run(MPIRUN, *AS_ROOT, "--oversubscribe", "-n", "3", PYTHON, HELLO), 3, "openmpi", "shm")
 
 
 def test_torchrun() -> None:
     port = f"--master-port={free_port()}"
-    check_one(run(TORCHRUN, "--nproc-per-node", "4", port, HELLO), 4, "torchrun", "shm")
+    check_one(run(TORCHRUN, "--nproc-per-node", "2", port, HELLO), 2, "torchrun", "shm")
 
 
 def test_two_jobs_on_one_node_do_not_meet(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_srun(slurm_cluster: SlurmCluster, nodes: int, tasks: int) -> None:
 @pytest.mark.slurm
 def test_mpirun_inside_sbatch(slurm_cluster: SlurmCluster) -> None:
     """mpirun starts its daemons by a SLURM step, so that its ranks see SLURM's variables too: those of the daemons."""
-    job = slurm_cluster.submit(shlex.join([MPIRUN, *AS_ROOT, "-n", "4", PYTHON, HELLO]), "-N2", "-n4")
-    check_one(job.finish(LIMIT_S), 4, "openmpi", "mpi")
+    job = slurm_cluster.submit(shlex.join([MPIRUN, *AS_ROOT, "-n", "2", PYTHON, HELLO]), "-N2", "-n2")
+    check_one(job.finish(LIMIT_S), 2, "openmpi", "mpi")
 
 
 @pytest.mark.slurm

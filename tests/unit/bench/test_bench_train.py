@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +14,8 @@ import pytest
 import torch
 
 from bench.bounds import Bound
-from bench.contenders.training import BY_HAND, OURS, WAYS
+from bench.contenders.training import BY_HAND, OURS, WAYS, of_checkout
+from bench.groups import RankSlot
 from bench.ranks.learning import Batches, Turns, make_model
 from bench.rounds import Samples, difference, rounded
 from bench.train import BOUNDS, page_of
@@ -62,6 +65,19 @@ def test_every_bound_is_about_a_case_and_a_contender_that_there_is() -> None:
         assert name in CASES
         for asked in all_asked:
             assert any(way.kind == asked.kind and int(workers[0]) in way.workers for way in WAYS)
+
+
+def test_the_ranks_of_another_checkout_run_its_own_code(tmp_path: Path) -> None:
+    program = tmp_path / "bench" / "ranks" / "train_unisono.py"
+    for file, text in {
+        program: "import sys, unisono; print(unisono.HERE, *sys.argv[1:])",
+        tmp_path / "src/unisono/__init__.py": "HERE = 'other'",
+    }.items():
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    (launch,) = of_checkout(tmp_path).start("digits", Path("data.npz"), 1, RankSlot("socket", "group", Path("folder")))
+    done = subprocess.run(launch.command, env={**os.environ, **launch.environment}, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["other", "socket", "group", "digits", "data.npz", "folder"], done.stderr
 
 
 def test_differences_are_taken_within_rounds() -> None:
