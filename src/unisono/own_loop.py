@@ -30,6 +30,8 @@ from unisono.data.sources.open_source import as_source
 from unisono.data.streamed_reads import with_streams
 from unisono.data.tree import map_tree
 from unisono.errors import UsageError
+from unisono.model.torch.aliases import refuse_aliases
+from unisono.model.torch.one_vector import has_patched_step
 from unisono.model.torch.parameters import FlatParameters
 from unisono.optim.wrapped_optimizer import Wrapped, same_class
 from unisono.training.same_data import expect_same_data, expect_same_settings
@@ -37,6 +39,10 @@ from unisono.training.same_data import expect_same_data, expect_same_settings
 CHANGED = (
     "gradients were changed after the backward pass (by clip_grad_norm_ or a GradScaler, say), when they were those of this worker "
     "alone; call optimizer.synchronize(num_samples=len(x)) before, and step() without num_samples after"
+)
+WRITTEN = (
+    "gradients were written in place, without a backward pass and where torch keeps no trace of it; assign those that come from "
+    "torch.autograd.grad (parameter.grad = gradient)"
 )
 
 
@@ -89,6 +95,11 @@ class DistributedOptimizer(Wrapped):
         if not isinstance(optimizer, Optimizer) or isinstance(optimizer, Wrapped):
             what = "one that is distributed already" if isinstance(optimizer, Wrapped) else f"a {type(optimizer).__name__}"
             raise UsageError(f"optimizer must be a torch.optim.Optimizer (un.DistributedOptimizer); received {what}")
+        if has_patched_step(optimizer):
+            raise UsageError(
+                "the `step` of this optimizer object was replaced, and un.DistributedOptimizer calls that of its class; write a "
+                "subclass with this step, or use register_step_pre_hook and register_step_post_hook"
+            )
         made: Self = same_class(optimizer, cls)
         return made
 
@@ -100,15 +111,20 @@ class DistributedOptimizer(Wrapped):
                 "the optimizer has parameters that are not in this model; give the model that the optimizer was made for"
             )
         self.comm = comm
+        refuse_aliases(model, [parameter for _, parameter in named])
         self._parameters = FlatParameters(named, comm.empty)
+        self._num_members = sum(len(group["params"]) for group in optimizer.param_groups)
+        self._frozen = [parameter for parameter in held if not parameter.requires_grad]
         self._sums = comm.empty(2, torch.float64)
         """The number of samples, and the sum of their losses."""
         self._uses = comm.empty(len(named), torch.float64)
         moved = set(self._parameters.tensors)
         rest = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor not in moved)
         replicate(comm, [*self._parameters.values.values(), *rest])
-        for one in moved:
-            one.register_post_accumulate_grad_hook(partial(_note_backward, ref(self)))  # type: ignore[no-untyped-call]
+        self._from_pass = np.zeros(len(named), dtype=bool)
+        """Whether a backward pass has made the gradient of each parameter since the last step."""
+        for number, one in enumerate(self._parameters.tensors):
+            one.register_post_accumulate_grad_hook(partial(_note_backward, ref(self), number))  # type: ignore[no-untyped-call]
         self._note_gradients()
 
     @property
@@ -125,6 +141,7 @@ class DistributedOptimizer(Wrapped):
         """
         self._parameters.clear()
         self._note_gradients()
+        self._from_pass.fill(False)
 
     def synchronize(self, num_samples: int) -> None:
         """Makes the gradients the mean over the samples of all workers, for what must see them before the update.
@@ -182,7 +199,8 @@ class DistributedOptimizer(Wrapped):
             raise UsageError(CHANGED)
         else:
             found = self._step_synchronized(closure, partial(self._synchronize, num_samples, has_loss=closure is not None))
-        self._is_synchronized = False
+        self._note_gradients()
+        self._from_pass.fill(False)
         return found
 
     step.hooked = True  # type: ignore[attr-defined]  # the step of the user's class calls the hooks, ours must not
@@ -207,7 +225,8 @@ class DistributedOptimizer(Wrapped):
         if num_samples < 0:
             raise UsageError(f"num_samples must be at least 0; received {num_samples}")
         held = self._parameters
-        if sum(one.requires_grad for group in self.param_groups for one in group["params"]) > len(held.tensors):
+        num_members = sum(len(group["params"]) for group in self.param_groups)
+        if num_members != self._num_members or any(parameter.requires_grad for parameter in self._frozen):
             raise UsageError(
                 "the optimizer has parameters that were added or unfrozen after un.DistributedOptimizer was made, so each worker "
                 "would train its own; make the un.DistributedOptimizer after that"
@@ -216,8 +235,10 @@ class DistributedOptimizer(Wrapped):
         if num_samples:
             if has_loss and loss is None:
                 raise UsageError("the closure of step() must return the loss; received None")
-            if self._version != self._gradient_version() or not held.reset_dropped_gradients():
-                raise UsageError(CHANGED)
+            if self._version != self._gradient_version() or not held.take_assigned_gradients(self._from_pass):
+                raise UsageError(CHANGED if self._from_pass.any() else WRITTEN)
+            if held.has_unnoticed_gradients():
+                raise UsageError(WRITTEN)
             self._sums[0] = num_samples
             if has_loss:
                 self._sums[1] = num_samples * float(loss.detach() if isinstance(loss, Tensor) else loss)
@@ -245,10 +266,11 @@ class DistributedOptimizer(Wrapped):
         return sum(vector._version for vector in self._parameters.gradients.values())
 
 
-def _note_backward(owner: ref[DistributedOptimizer], _: Tensor) -> None:
+def _note_backward(owner: ref[DistributedOptimizer], number: int, _: Tensor) -> None:
     """Hook of autograd, after it has made the gradient of a parameter, which may outlive the optimiser."""
     if (found := owner()) is not None:
         found._note_gradients()
+        found._from_pass[number] = True
 
 
 class ShardedLoader:

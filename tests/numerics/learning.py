@@ -70,6 +70,7 @@ class Learner:
         make_optimizer: Callable[[nn.Module], Optimizer],
         loss: Any = "mse",
         loss_options: Any = None,
+        bucket_mb: float = 8.0,
         **settings: Any,
     ) -> None:
         body = LossBody(resolve_loss(loss, loss_options or {}))
@@ -77,7 +78,7 @@ class Learner:
         self.part = self.adapter.parts[""]
         self.optimizer = make_optimizer(model)
         self.part.set_optimizer(self.optimizer)
-        self.algorithm = AllReduce(comm, self.adapter, Options())
+        self.algorithm = AllReduce(comm, self.adapter, Options(bucket_mb))
         self.algorithm.start()
         self.comm = comm
         self.num_steps = 0

@@ -211,9 +211,20 @@ class LoggingMuch(Classifier):
         return super().training_step(batch, batch_idx)
 
 
+class Thawing(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[0].requires_grad_(False)
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.net[0].requires_grad_(True)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (Thawing, r"net\.0\.weight was frozen when the training began and is not any more"),
         (Several, r"2 optimizers .* un.Task\(step=...\)"),
         (ByHand, r"automatic_optimization = False.*un.Task\(step=...\)"),
         (OnPlateau, "ReduceLROnPlateau depends on a metric"),

@@ -115,6 +115,105 @@ def test_gradients_that_are_changed_before_the_sum_are_refused(change: Callable[
         loop(2, heavy, update)
 
 
+def assign(net: nn.Module, batch: Any) -> None:
+    """The gradients that `torch.autograd.grad` returns, which are no backward pass."""
+    for one, gradient in zip(net.parameters(), torch.autograd.grad(mean_square(net, batch), list(net.parameters())), strict=True):
+        one.grad = gradient
+
+
+@WORKERS
+@pytest.mark.parametrize("drops", [False, True])
+def test_gradients_of_autograd_grad_that_are_assigned_give_the_steps_of_plain_torch(drops: bool, num_workers: int) -> None:
+    def body(comm: Communicator) -> Weights:
+        net = model()
+        optimizer = DistributedOptimizer(heavy(net), net, comm)
+        for batch in parts(comm):
+            (net if drops else optimizer).zero_grad()
+            if len(batch[0]):
+                assign(net, batch)
+            optimizer.step(num_samples=len(batch[0]))
+        return weights_of(net)
+
+    expected = plain(model(), heavy, batches(), mean_square)
+    for found in run_threads(num_workers, body):
+        assert_same(found, expected)
+
+
+def test_an_assigned_gradient_of_one_parameter_leaves_the_others_unused_as_in_plain_torch() -> None:
+    def body(comm: Communicator) -> Weights:
+        net = model()
+        optimizer = DistributedOptimizer(heavy(net), net, comm)
+        for batch in parts(comm):
+            optimizer.zero_grad()
+            if len(batch[0]):
+                first = next(net.parameters())
+                (first.grad,) = torch.autograd.grad(mean_square(net, batch), first)
+            optimizer.step(num_samples=len(batch[0]))
+        return weights_of(net)
+
+    expected = model()
+    first, *rest = expected.parameters()
+    optimizer = heavy(expected)
+    for x, y in batches():
+        optimizer.zero_grad()
+        (first.grad,) = torch.autograd.grad(mean_square(expected, (torch.as_tensor(x), torch.as_tensor(y))), first)
+        optimizer.step()
+    assert all(torch.equal(one, other) for one, other in zip(rest, list(model().parameters())[1:], strict=True))
+    for found in run_threads(2, body):
+        assert_same(found, weights_of(expected))
+
+
+@WORKERS
+def test_gradients_that_a_mask_replaces_after_synchronize_are_those_of_plain_torch(num_workers: int) -> None:
+    def masked(net: nn.Module) -> None:
+        for one in net.parameters():
+            assert one.grad is not None
+            one.grad = one.grad * (one.detach() > 0)
+
+    def update(optimizer: DistributedOptimizer, net: nn.Module, batch: Any) -> None:
+        optimizer.synchronize(num_samples=len(batch[0]))
+        masked(net)
+        optimizer.step()
+
+    expected = model()
+    optimizer = heavy(expected)
+    for x, y in batches():
+        optimizer.zero_grad()
+        backward(expected, (torch.as_tensor(x), torch.as_tensor(y)))
+        masked(expected)
+        optimizer.step()
+    for found in loop(num_workers, heavy, update):
+        assert_same(found, weights_of(expected))
+
+
+def through_data(net: nn.Module, gradients: Any) -> None:
+    for one, gradient in zip(net.parameters(), gradients, strict=True):
+        assert one.grad is not None
+        one.grad.data.copy_(gradient)
+
+
+def in_place(net: nn.Module, gradients: Any) -> None:
+    for one, gradient in zip(net.parameters(), gradients, strict=True):
+        assert one.grad is not None
+        one.grad.copy_(gradient)
+
+
+@pytest.mark.parametrize("write", [through_data, in_place])
+def test_gradients_that_are_written_in_place_without_a_pass_are_refused(write: Callable[..., None]) -> None:
+    """Nothing counts them as used, so that nothing would ever move."""
+
+    def body(comm: Communicator) -> None:
+        net = model()
+        optimizer = DistributedOptimizer(heavy(net), net, comm)
+        batch = next(parts(comm))
+        optimizer.zero_grad()
+        write(net, torch.autograd.grad(mean_square(net, batch), list(net.parameters())))
+        optimizer.step(num_samples=len(batch[0]))
+
+    with pytest.raises(UsageError, match=r"without a backward pass.*; assign those .* \(parameter\.grad = gradient\)"):
+        run_threads(2, body)
+
+
 def test_gradients_that_are_added_up_over_several_passes_are_no_change() -> None:
     def update(optimizer: DistributedOptimizer, net: nn.Module, batch: Any) -> None:
         if len(batch[0]):
@@ -166,6 +265,73 @@ def test_parameters_that_come_later_are_refused() -> None:
 
     with pytest.raises(UsageError, match="parameters that were added or unfrozen after"):
         loop(1, heavy, added)
+
+
+def test_one_parameter_unfrozen_and_another_one_frozen_is_refused() -> None:
+    """In plain torch the one that learns now moves; here no vector has it."""
+
+    def body(comm: Communicator) -> None:
+        net = model()
+        first, *_, last = net.parameters()
+        last.requires_grad_(False)
+        optimizer = DistributedOptimizer(heavy(net), net, comm)
+        first.requires_grad_(False)
+        last.requires_grad_(True)
+        batch = next(parts(comm))
+        backward(net, batch)
+        optimizer.step(num_samples=len(batch[0]))
+
+    with pytest.raises(UsageError, match="parameters that were added or unfrozen after"):
+        run_threads(1, body)
+
+
+def test_a_tie_through_memory_is_refused() -> None:
+    def body(comm: Communicator) -> None:
+        net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        net[1].weight.data = net[0].weight.data
+        DistributedOptimizer(heavy(net), net, comm)
+
+    with pytest.raises(UsageError, match=r"parameter 0\.weight and parameter 1\.weight share memory"):
+        run_threads(1, body)
+
+
+# ---- hooks and steps of the optimiser ------------------------------------------------------------------------------------
+
+
+@WORKERS
+def test_step_hooks_of_the_optimiser_are_called_as_in_plain_torch(num_workers: int) -> None:
+    def clipping(net: nn.Module) -> Optimizer:
+        made = heavy(net)
+        made.register_step_post_hook(lambda *_: clip_weights(net))
+        return made
+
+    def clip_weights(net: nn.Module) -> None:
+        with torch.no_grad():
+            for one in net.parameters():
+                one.clamp_(-0.5, 0.5)
+
+    expected = plain(model(), clipping, batches(), mean_square)
+    for found in loop(num_workers, clipping, lambda optimizer, _, batch: optimizer.step(num_samples=len(batch[0]))):
+        assert_same(found, expected)
+
+
+def test_a_step_that_was_put_into_the_optimiser_is_refused() -> None:
+    """It would never be called; a scheduler's, which only counts, is none."""
+
+    def patched(net: nn.Module) -> Optimizer:
+        made = heavy(net)
+        made.step = lambda *_: None  # type: ignore[assignment,method-assign]
+        return made
+
+    def scheduled(net: nn.Module) -> Optimizer:
+        made = heavy(net)
+        StepLR(made, 100)
+        return made
+
+    with pytest.raises(UsageError, match="the `step` of this optimizer object was replaced"):
+        loop(1, patched, lambda *_: None)
+    for found in loop(1, scheduled, lambda optimizer, _, batch: optimizer.step(num_samples=len(batch[0]))):
+        assert_same(found, plain(model(), heavy, batches(), mean_square))
 
 
 # ---- closures ------------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ PROGRAMS = {
 MOST_FOR_HELP = 20
 MOST_FOR_A_VERB = 50
 """Its options come from the files that read them: `unisono submit --help` has those of the training and of the job."""
-MOST_FOR_A_TRAINING = 200
+MOST_FOR_A_TRAINING = 210
 NOT_FOR_A_TRAINING = (
     *("api", "doctor", "predict", "slurm_jobs", "testing", "tuning"),
     *("horovod", "keras", "metrics.keras", "model.keras", "model.lightning"),

@@ -125,7 +125,15 @@ class AllReduce(LockStepAlgorithm):
             part.clear()
             adapter.tail.clear()
             adapter.tail.request(at.stop, at.save)
-            adapter.backward(Outcome(total, weight, None, None, None, num_samples), part)
+            try:
+                adapter.backward(Outcome(total, weight, None, None, None, num_samples), part)
+            except RuntimeError as error:
+                if found and "modified by an inplace operation" in str(error):
+                    raise UsageError(
+                        f"the loss of minimise(..., {name!r}) was computed with weights that an earlier minimise of the same step "
+                        "has changed since; compute it after that one, or without those weights (detach())"
+                    ) from error
+                raise
             adapter.tail.set_uses(part.used)
             self._exchanges[name].end(adapter.tail.vector)
             found.setdefault(name, []).extend(self._update(name, at))

@@ -60,7 +60,7 @@ class FlatLayout:
         """Pure: makes the layout of these tensors, in the order in which they come."""
         entries, lengths = [], dict[torch.dtype, int]()
         for name, tensor in named:
-            if not _is_dense(tensor):
+            if not is_dense(tensor):
                 raise UsageError(
                     f"{name} (shape {tuple(tensor.shape)}, strides {tensor.stride()}) has elements that share memory or leave "
                     "gaps; replace it by tensor.contiguous()"
@@ -118,8 +118,8 @@ def hash_of(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill a stretch of memory without gaps or overlaps, in whatever order of axes."""
+def is_dense(tensor: Tensor) -> bool:
+    """Pure: whether its elements fill a stretch of memory without gaps or overlaps, in whatever order of axes."""
     expected = 1
     for length, stride in sorted(_long_axes(tensor), key=lambda axis: axis[1]):
         if stride != expected:

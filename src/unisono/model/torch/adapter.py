@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from unisono.errors import UsageError
 from unisono.model.base import TRAIN, Evaluated, Logged, ModelAdapter, PartialEpochLog, Ready, StreamKey
 from unisono.model.tail import LOSS, NOT_FINITE, WEIGHT, Tail
+from unisono.model.torch.aliases import refuse_aliases
 from unisono.model.torch.body import Body, Outcome
 from unisono.model.torch.buffers import Buffers
 from unisono.model.torch.own_step import StepFunction
@@ -57,7 +58,9 @@ class TorchAdapter(ModelAdapter):
         self.precision = precision
         self.clip_norm = clip_norm
         self.own_step = own_step
+        refuse_aliases(model, {parameter for named in parts.values() for _, parameter in named}, moves_buffers=True)
         self.parts = {name: FlatParameters(named, empty) for name, named in parts.items()}
+        self._frozen = [(name, one) for name, one in model.named_parameters() if not one.requires_grad]
         self.num_parameters = sum(tensor.numel() for part in self.parts.values() for tensor in part.tensors)
         num_uses = max(len(part.tensors) for part in self.parts.values())
         self.tail = Tail(empty, measure.num_sums if measure is not None else 0, num_uses)
@@ -87,6 +90,7 @@ class TorchAdapter(ModelAdapter):
 
     def backward(self, found: Outcome, part: FlatParameters) -> None:
         """Local: computes the gradients of a summed loss for a part of the model, and adds the sums of the batch to the tail."""
+        self._refuse_unfrozen()
         if found.gradients is not None:
             part.add_gradients(found.gradients)
         elif isinstance(found.loss_sum, Tensor) and found.loss_sum.requires_grad:
@@ -101,6 +105,7 @@ class TorchAdapter(ModelAdapter):
 
     def skip(self, on_ready: Ready | None = None) -> None:
         """Local: does the step of a worker whose part of a short batch is empty."""
+        self._refuse_unfrozen()
         part = self.parts[""]
         part.begin_backward()
         part.end_backward()
@@ -217,6 +222,17 @@ class TorchAdapter(ModelAdapter):
         return self.body.partial_epoch()
 
     # ---- small steps -----------------------------------------------------------------------------------------------
+
+    def _refuse_unfrozen(self) -> None:
+        """Local: refuses parameters that learn now and did not when the training began: they are in no vector."""
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise UsageError(
+                    f"{name} was frozen when the training began and is not any more, but its gradient is neither summed over the "
+                    "workers nor used; leave requires_grad on from the start and compute that part of the model under "
+                    "torch.no_grad() until then (what no batch uses is not changed), or make two trainings, the second with "
+                    "--init-from"
+                )
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Returns a context in which torch computes in bfloat16 where the precision is "bf16"."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature, unwrap
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from unisono.model.flat import Entry, view_of
 from unisono.model.torch.optimizer_state import is_like, own_copy
 
 ELEMENTWISE_OPTIMIZERS = (
@@ -46,6 +48,45 @@ def optimizer_on_vector(optimizer: Optimizer, values: Tensor, gradients: Tensor)
     # As defaults too: Adagrad fills its first state from those.
     defaults = {name: value for name, value in optimizer.defaults.items() if name in signature(same).parameters}
     return same([{"params": [whole], **settings}], **defaults)
+
+
+def has_own_step(optimizer: Optimizer) -> bool:
+    """Pure, cheap: whether a step of this object does more than that of its class: hooks, or a `step` that was put in its place."""
+    return bool(
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks
+        or _global_optimizer_post_hooks
+        or has_patched_step(optimizer)
+    )
+
+
+def has_patched_step(optimizer: Optimizer) -> bool:
+    """Pure: whether user code has put another `step` into this object. That of a scheduler of torch, which sees so that steps are
+    made, is the same one."""
+    step = optimizer.__dict__.get("step")
+    return step is not None and not (hasattr(step, "_wrapped_by_lr_sched") and step.__wrapped__ is type(optimizer).step)
+
+
+def is_new(optimizer: Optimizer, whole: Optimizer, entries: Sequence[Entry], tensors: Sequence[Tensor]) -> bool:
+    """Local: whether an optimiser of these tensors has the state that it was made with, and none that was loaded; `whole` is a new
+    one of the same kind for the whole vector."""
+    ((vector, made),) = [(one, whole.state.get(one, {})) for one in whole.param_groups[0]["params"]]
+    if not set(optimizer.state) <= set(tensors):
+        return False
+    for entry, tensor in zip(entries, tensors, strict=True):
+        held = optimizer.state.get(tensor, {})
+        initial = {name: view_of(entry, value) if is_like(value, vector) else value for name, value in made.items()}
+        if held.keys() != initial.keys() or not all(_are_equal(held[name], value) for name, value in initial.items()):
+            return False
+    return True
+
+
+def _are_equal(one: object, other: object) -> bool:
+    """Whether two values of a state are equal."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and bool((one == other).all())
+    return type(one) is type(other) and bool(one == other)
 
 
 def slice_optimizer(whole: Optimizer, stretch: slice, gradients: Tensor) -> Optimizer:

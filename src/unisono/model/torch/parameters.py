@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 
 from unisono.errors import UsageError
@@ -26,6 +27,8 @@ from unisono.model.torch.one_vector import (
     ELEMENTWISE_OPTIMIZERS,
     ElementwiseOptimizer,
     bare_step,
+    has_own_step,
+    is_new,
     merge_slices,
     optimizer_on_vector,
     slice_optimizer,
@@ -80,13 +83,11 @@ class FlatParameters:
             views[name].copy_(parameter.detach())
             parameter.data = views[name]
             parameter.grad = self._gradient_views[number]
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(_on_gradient, ref(self), number))  # type: ignore[no-untyped-call]
-            for number, parameter in enumerate(self.tensors)
-        ]
+        self._watch_gradients()
         self._vectors = list(self.gradients.values())
         self._on_host = [vector.numpy() for vector in self._vectors if _is_small_on_cpu(vector)]
         self._whole: Optimizer | None = None
+        self._num_groups = 0
         self._is_slice = False
         self._whole_state: Mapping[str, Tensor] = {}
         self._buckets: list[Bucket] = []
@@ -102,9 +103,10 @@ class FlatParameters:
 
     def set_optimizer(self, optimizer: Optimizer, as_one: bool = True) -> None:
         """Local: sets the optimiser of these parameters. An elementwise one is run on the whole vector, as if that were one
-        parameter: the same update in one pass instead of one for each tensor. Not `as_one` where user code may read its
-        optimiser's state."""
+        parameter: the same update in one pass instead of one for each tensor; not if it has hooks, a `step` of its own or a state
+        that was loaded. Not `as_one` where user code may read its optimiser's state."""
         self.optimizer = optimizer
+        self._num_groups = len(optimizer.param_groups)
         self._whole = _on_whole_vector(optimizer, self) if as_one else None
         if self._whole is not None:
             self._rule = bare_step(self._whole)
@@ -114,10 +116,11 @@ class FlatParameters:
 
     def check_sliceable(self) -> None:
         """Local: refuses optimisers that `restrict_to_slice` cannot restrict."""
-        if self._whole is None:
+        if self._whole is None or (self.optimizer is not None and has_own_step(self.optimizer)):
             raise UsageError(
                 f"{type(self.optimizer).__name__} cannot train weights that are divided over several servers (--servers): it needs "
-                "whole tensors, has settings for some of them or leaves some out; use --servers 1, or an optimizer like sgd or adam"
+                "whole tensors, has settings for some of them, leaves some out or has hooks; use --servers 1, or an optimizer like "
+                "sgd or adam"
             )
 
     def restrict_to_slice(self, stretch: slice) -> None:
@@ -149,11 +152,19 @@ class FlatParameters:
         for position, bucket in enumerate(self._buckets):
             for number in bucket.entry_numbers:
                 self._bucket_of[number] = position
-        if len(self._buckets) == 1:
-            self._copies = True
-            while self._hooks:
-                self._hooks.pop().remove()
+        while self._hooks:
+            self._hooks.pop().remove()
+        self._copies = len(self._buckets) == 1
+        if not self._copies:  # after hooks of the user's, whose changes are to be sent too
+            self._watch_gradients()
         return self._buckets
+
+    def _watch_gradients(self) -> None:
+        """Local: has autograd call `_on_gradient` for each parameter, after the hooks that are there already."""
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(_on_gradient, ref(self), number))  # type: ignore[no-untyped-call]
+            for number, parameter in enumerate(self.tensors)
+        ]
 
     def clear(self) -> None:
         """Local: sets gradients to zero, and makes them views again where user code dropped them
@@ -177,6 +188,7 @@ class FlatParameters:
     def end_backward(self) -> None:
         """Local, after a backward pass, also where there is none in this step: adds gradients that autograd made to the vectors."""
         if not self._copies:
+            self._take_back_all()
             return
         made, views = [parameter.grad for parameter in self.tensors], self._gradient_views
         usual = [gradient for gradient in made if gradient is not None and not gradient.is_sparse]
@@ -211,14 +223,25 @@ class FlatParameters:
         self.used.fill(1)
         self.used[unused] = before
 
-    def reset_dropped_gradients(self) -> bool:
-        """Local: sets gradients that user code dropped, and no pass has made again, to zero and unused. Returns whether the others
-        are where passes made them, and not tensors of the user's."""
+    def take_assigned_gradients(self, from_pass: npt.NDArray[np.bool_]) -> bool:
+        """Local: copies gradients that user code has assigned into the vectors, and counts them as used; those that it dropped, and
+        no pass has made again, are set to zero and unused. Returns whether none was put in the place of one `from_pass`."""
         for number, (parameter, view) in enumerate(zip(self.tensors, self._gradient_views, strict=True)):
+            if parameter.grad is view:
+                continue
             if parameter.grad is None:
                 self.used[number] = 0
                 parameter.grad = view.zero_()
-        return all(parameter.grad is view for parameter, view in zip(self.tensors, self._gradient_views, strict=True))
+            elif from_pass[number]:
+                return False
+            else:
+                self.used[number] = 1
+                self._take_back(number, parameter)
+        return True
+
+    def has_unnoticed_gradients(self) -> bool:
+        """Local; waits for the device if a parameter is unused: whether a gradient that no pass has made is not zero."""
+        return any(bool(self._gradient_views[number].any()) for number in np.flatnonzero(self.used == 0))
 
     def watch(self, on_ready: Callable[[Bucket], None]) -> None:
         """Local: from now on calls `on_ready` for each complete bucket, until `report_remaining_buckets`."""
@@ -265,6 +288,23 @@ class FlatParameters:
         view.copy_(parameter.grad)
         parameter.grad = view
 
+    def _take_back_all(self) -> None:
+        """Copies gradients that user code put in the place of views, after our hook had seen them, back into the vector, and puts
+        dropped views back."""
+        for number, (parameter, view) in enumerate(zip(self.tensors, self._gradient_views, strict=True)):
+            if parameter.grad is view:
+                continue
+            if parameter.grad is None:
+                parameter.grad = view
+                continue
+            if self._on_ready is not None and self._bucket_of[number] < self._next:
+                raise UsageError(
+                    f"the gradient of {self.layout.entries[number].name} was replaced after it had been sent to the other workers; "
+                    "register hooks of parameters before the training begins, where the model is made"
+                )
+            self.used[number] = 1
+            self._take_back(number, parameter)
+
     def scale(self, factor: float | Tensor) -> None:
         """Local: multiplies the gradient by a factor, which may be on the device."""
         if isinstance(factor, float) and len(self._on_host) == len(self._vectors):
@@ -279,6 +319,7 @@ class FlatParameters:
     ) -> None:
         """Local: makes one step of the optimiser. Parameters that no worker used are not changed, as in plain torch. `left_out`,
         on a GPU with a fused optimiser: not 0 where nothing must be changed."""
+        self._follow_user()
         everything = bool(uses.all())
         if not everything and self._whole is not None:
             if not uses.any():
@@ -298,6 +339,7 @@ class FlatParameters:
         if self._whole is not None:
             with torch.no_grad():
                 self._rule()
+            increment_version(self.tensors)  # else a loss that was computed before would train on, with wrong gradients
             return
         if everything:
             optimizer.step()
@@ -308,6 +350,19 @@ class FlatParameters:
         optimizer.step()
         for number in unused:
             self.tensors[number].grad = self._gradient_views[number]
+
+    def _follow_user(self) -> None:
+        """Local, cheap: follows what user code has done to its optimiser since the start: calls new hooks, refuses new groups."""
+        assert self.optimizer is not None
+        if len(self.optimizer.param_groups) != self._num_groups:
+            raise UsageError(
+                "the optimizer has parameter groups that were added after the training had begun, so each worker would train them "
+                "by itself; give it all groups from the start (batches that do not use a parameter do not change it)"
+            )
+        if self._whole is not None and has_own_step(self.optimizer):
+            if self._is_slice:
+                self.check_sliceable()
+            self._use_single_tensors(self._whole)
 
     def _use_single_tensors(self, whole: Optimizer) -> None:
         """Local: from now on the optimiser updates the single tensors, with the state that they had as parts of the vector; so
@@ -405,11 +460,13 @@ def _is_small_on_cpu(vector: Tensor) -> bool:
 
 def _on_whole_vector(optimizer: Optimizer, held: FlatParameters) -> Optimizer | None:
     """Local: returns the same optimiser for the whole vector as one parameter; None where its updates would differ."""
-    by_itself = type(optimizer) in ELEMENTWISE_OPTIMIZERS or isinstance(optimizer, ElementwiseOptimizer)
+    is_ours = isinstance(optimizer, ElementwiseOptimizer)
+    by_itself = (type(optimizer) in ELEMENTWISE_OPTIMIZERS or is_ours) and not has_own_step(optimizer)
     if not by_itself or len(optimizer.param_groups) != 1 or len(held.values) != 1:
         return None
     (group,) = optimizer.param_groups
     if set(map(id, group["params"])) != set(map(id, held.tensors)):
         return None
     (values,), (gradients,) = held.values.values(), held.gradients.values()
-    return optimizer_on_vector(optimizer, values, gradients)
+    whole = optimizer_on_vector(optimizer, values, gradients)
+    return whole if is_ours or is_new(optimizer, whole, held.layout.entries, held.tensors) else None
