@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adagrad, Adam, Optimizer
@@ -19,8 +21,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import unisono as un
 from tests.numerics.learning import Learner, assert_same, learn, part_of, plain, train, weights_of
 from unisono.comm.base import Communicator
+from unisono.comm.single_process import single_process_communicator
 from unisono.data.sharding_plan import Plan
 from unisono.errors import UsageError
+from unisono.run import execute
+from unisono.task.train_config import TrainConfig
 from unisono.testing.thread_communicator import run_threads
 
 WORKERS = pytest.mark.parametrize("num_workers", [1, 2])
@@ -295,3 +300,34 @@ def test_a_loss_that_was_computed_before_an_update_is_refused_as_plain_torch_rai
         loss.backward()  # type: ignore[no-untyped-call]
     with pytest.raises(UsageError, match=r"minimise\(\.\.\., 'first'\) was computed with weights that an earlier minimise"):
         train(task_of(Pair, {"first": "sgd", "second": "sgd"}, step=retaining, loss=None))
+
+
+# ---- weights that are there before the optimiser -------------------------------------------------------------------------
+
+
+class Lookahead(SGD):
+    """After every second step it goes half of the way from the weights that it remembers, the first of them those at its start."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.05)
+        self.slow = [one.detach().clone() for group in self.param_groups for one in group["params"]]
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        self.count += 1
+        if self.count % 2 == 0:
+            for slow, fast in zip(self.slow, self.param_groups[0]["params"], strict=True):
+                slow.lerp_(fast, 0.5)
+                fast.copy_(slow)
+
+
+def test_an_optimiser_that_keeps_the_weights_is_made_with_those_of_init_from(tmp_path: Path) -> None:
+    given = mlp(seed=7)
+    save_file(given.state_dict(), tmp_path / "given.safetensors")
+    config = TrainConfig("", out=str(tmp_path / "run"), init_from=str(tmp_path / "given.safetensors"))
+    with single_process_communicator() as comm:
+        execute(config, comm, task=task_of(optimizer=Lookahead, name="lookahead"))
+    expected = plain(given, lambda model: Lookahead(model.parameters()), steps(), mean_square)
+    assert_same(load_file(tmp_path / "run" / "weights.safetensors"), expected)

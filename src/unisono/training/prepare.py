@@ -28,7 +28,6 @@ from unisono.training.checkpointing.saving import SaveInterval
 from unisono.training.frontends.assemble import assemble
 from unisono.training.frontends.device import compute_device
 from unisono.training.run_folder.run_record import record_of
-from unisono.training.run_folder.weights import initialise
 from unisono.training.shard_rules import lonely_note, refuse_unrepeatable, shard_note
 from unisono.training.trainer_base import shown_lr
 from unisono.training.training_parts import AssemblyOptions, TrainingParts
@@ -86,6 +85,7 @@ def prepare(
         replay=_recorded_calls(config),
         spans=spans,
         averages=averages if config.averages is None else config.averages,
+        init_from=None if config.init_from is None or resumes else Path(config.init_from),
     )
     with ExitStack() as held:
         if resolved.task.shards is not None:
@@ -101,8 +101,6 @@ def prepare(
         raise UsageError(
             f"--hash-every has no effect with --algorithm {config.algorithm}, whose weights change with every call; leave it out"
         )
-    if config.init_from is not None and not resumes:
-        initialise(parts.adapter.model, Path(config.init_from))
     pack(parts.adapter.state(), {}, "state")  # a state that cannot be saved is refused before work is done
     notes = [f"warning: {text}" for text in parts.splits.warnings]
     model, in_shards, can_shard = parts.adapter.model, task.shards is not None, config.algorithm == "allreduce"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from unisono.algorithms.base import Algorithm, Settings
 from unisono.algorithms.roles import LayoutOptions
@@ -29,6 +30,8 @@ class AssemblyOptions:
     spans: Spans | None = None
     averages: Averages = field(default_factory=dict)
     """The averages of a run or study that began earlier."""
+    init_from: Path | None = None
+    """The file of the weights with which the training begins, in place of random ones."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ from unisono.training.early_stopping import Goals
 from unisono.training.frontends.base import Extent, FrontEnd, frontend_of
 from unisono.training.frontends.device import compute_device
 from unisono.training.frontends.factories import make_model, make_splits
+from unisono.training.run_folder.weights import initialise
 from unisono.training.train_metrics import TrainMetrics
 from unisono.training.training_parts import AssemblyOptions, TrainingParts
 from unisono.training.work_layout import AlgorithmSetup, set_up_algorithm
@@ -58,6 +59,8 @@ def assemble(
     plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows_of(splits))
     body = front.body(Extent(plan.steps_per_epoch, comm.rank, comm.size), front.needs_outputs(metrics))
     comparable = front.comparable_metrics(metrics, front.try_out(body, splits, device))
+    if options.init_from is not None:  # before the optimiser, which may keep a copy of the weights
+        initialise(model, options.init_from)
     train_metrics = front.train_metrics(metrics)
     empty = comm.empty if device == comm.device else partial(_empty_vector, device)
     adapter = TorchAdapter(
