@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import unisono as un
-from tests.numerics.learning import Learner, assert_same, learn, part_of, plain, train, weights_of
+from tests.numerics.learning import Learner, Weights, assert_same, learn, part_of, plain, train, weights_of
 from unisono.comm.base import Communicator
 from unisono.comm.single_process import single_process_communicator
 from unisono.data.sharding_plan import Plan
@@ -27,6 +27,7 @@ from unisono.errors import UsageError
 from unisono.run import execute
 from unisono.task.train_config import TrainConfig
 from unisono.testing.thread_communicator import run_threads
+from unisono.training.batch_norms import accumulate_note, effect_of_workers
 
 WORKERS = pytest.mark.parametrize("num_workers", [1, 2])
 NUM_SAMPLES, BATCH, EPOCHS = 14, 5, 3
@@ -331,3 +332,34 @@ def test_an_optimiser_that_keeps_the_weights_is_made_with_those_of_init_from(tmp
         execute(config, comm, task=task_of(optimizer=Lookahead, name="lookahead"))
     expected = plain(given, lambda model: Lookahead(model.parameters()), steps(), mean_square)
     assert_same(load_file(tmp_path / "run" / "weights.safetensors"), expected)
+
+
+# ---- what depends on the workers -----------------------------------------------------------------------------------------
+
+
+def with_layer(layer: nn.Module) -> nn.Sequential:
+    first, between, last = mlp().children()
+    return nn.Sequential(first, between, layer, last).double()
+
+
+DEPEND: dict[str, tuple[Callable[[], nn.Module], bool, bool]] = {
+    "batch-norm": (lambda: with_layer(nn.BatchNorm1d(6)), True, True),
+    "dropout": (lambda: with_layer(nn.Dropout(0.5)), True, False),
+    "neither": (lambda: with_layer(nn.LayerNorm(6)), False, False),
+}
+
+
+@pytest.mark.parametrize("name", DEPEND)
+def test_what_a_run_says_of_other_workers_and_of_micro_batches_is_true(name: str) -> None:
+    make, on_workers, in_micro_batches = DEPEND[name]
+    task = task_of(make, global_batch=7)
+    assert effect_of_workers(make()).startswith("differ") == on_workers
+    assert bool(accumulate_note(make(), 2)) == in_micro_batches
+    (alone,), (first, _), (in_parts,) = train(task), train(task, 2), train(task_of(make, global_batch=7, accumulate=2))
+    assert same(alone.weights, first.weights) != on_workers
+    if name != "dropout":  # whose masks are of the micro-batches, as the documentation says
+        assert same(alone.weights, in_parts.weights) != in_micro_batches
+
+
+def same(one: Weights, other: Weights) -> bool:
+    return all(torch.allclose(one[name], other[name], rtol=1e-9, atol=1e-12) for name in one)

@@ -14,12 +14,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from unisono.errors import UsageError, unknown_name
 from unisono.optim.curves import make_curve
-from unisono.optim.torch_schedulers import StandIn, Stepped, plain
+from unisono.optim.torch_schedulers import COUNTED_IN_EPOCHS, EPOCH, STEP, StandIn, Stepped, plain
 
 Settings = Mapping[str, Any]
 """Settings of one group of parameters, e.g. {"lr": 0.1}: `group.update(settings)`."""
 Schedule = Callable[[int], tuple[Settings, ...]]
 """Step -> settings of each group, in the order of the groups. Pure and cheap; steps count from 0."""
+_BY_CLASS = "by class"
+"""The interval where none is given: that of the scheduler's class."""
 
 
 def make_schedule(
@@ -33,10 +35,16 @@ def make_schedule(
     """Local: makes the schedule of this optimiser, which must be new: the learning rates that its groups have now are scaled.
 
     A function whose first argument is called `optimizer` (a scheduler class of torch among them) makes a torch scheduler; it is run
-    on a stand-in, one `step()` for each step, or for each epoch with the option interval="epoch". Any other function is one of the
-    step and gives the factor. Both may also take `num_steps` and `steps_per_epoch`, and the options by name.
+    on a stand-in, one `step()` for each step or for each epoch, as the option interval="step" or "epoch" says. Without the option
+    it is each epoch for classes that count in epochs (StepLR, MultiStepLR, ExponentialLR), unless the function asks for
+    `num_steps` or `steps_per_epoch`, and each step for all others; with interval=None, as in runs of earlier versions, each step.
+    Any other function is one of the step and gives the factor. Both may also take `num_steps` and `steps_per_epoch`, and the
+    options by name.
     """
     facts = {"num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
+    interval = options.get("interval", _BY_CLASS)
+    if interval is None:
+        options, interval = {name: value for name, value in options.items() if name != "interval"}, STEP
     if isinstance(spec, LRScheduler):
         name = type(spec).__name__
         raise UsageError(
@@ -56,14 +64,20 @@ def make_schedule(
     if not parameters:
         raise UsageError("the schedule takes no argument; it must be a function of the step or of the optimizer")
     first = parameters[0].name
-    interval = options.get("interval", "step") if first == "optimizer" else "step"
-    if interval not in ("step", "epoch"):
+    if first != "optimizer":
+        named = _named_arguments(parameters, options, facts)
+        return _scaled(_checked(lambda step: spec(step, **named)), optimizer)
+    if interval not in (STEP, EPOCH, _BY_CLASS):
         raise UsageError(f"interval of the schedule must be 'step' or 'epoch'; received {interval!r}")
-    named = _named_arguments(parameters, {k: v for k, v in options.items() if first != "optimizer" or k != "interval"}, facts)
-    if first == "optimizer":
-        steps_per_row = 1 if interval == "step" else steps_per_epoch
-        return Stepped(lambda stand_in: spec(stand_in, **named), StandIn(optimizer), -(-num_steps // steps_per_row), steps_per_row)
-    return _scaled(_checked(lambda step: spec(step, **named)), optimizer)
+    named = _named_arguments(parameters, {name: value for name, value in options.items() if name != "interval"}, facts)
+    knows_steps = any(one.name in facts for one in parameters)
+
+    def steps_between(scheduler: LRScheduler) -> int:
+        by_epoch = isinstance(scheduler, COUNTED_IN_EPOCHS) and not knows_steps if interval is _BY_CLASS else interval == EPOCH
+        return steps_per_epoch if by_epoch else 1
+
+    remark = " (--set schedule.interval=step, or epoch)" if interval is _BY_CLASS else ""
+    return Stepped(lambda stand_in: spec(stand_in, **named), StandIn(optimizer), num_steps, steps_between, remark)
 
 
 def ready_schedule(scheduler: Any, optimizer: Optimizer, *, num_steps: int, steps_per_row: int) -> Schedule:
@@ -71,7 +85,7 @@ def ready_schedule(scheduler: Any, optimizer: Optimizer, *, num_steps: int, step
     `steps_per_row` are the steps between two of its `step()`."""
     for group in optimizer.param_groups:  # so that its steps move nothing
         group["params"] = [Parameter(zeros(1))]
-    return Stepped(lambda _: scheduler, optimizer, -(-num_steps // steps_per_row), steps_per_row)
+    return Stepped(lambda _: scheduler, optimizer, num_steps, lambda _: steps_per_row)
 
 
 def _scaled(factor: Callable[[int], float] | None, optimizer: Optimizer) -> Schedule:

@@ -10,12 +10,16 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, MultiStepLR, ReduceLROnPlateau, StepLR
 
 from unisono.errors import UsageError
 
 ROWS_AT_A_TIME = 1024
 """Rows of the table that are filled at a time: most steps then only read it."""
+STEP, EPOCH = "step", "epoch"
+"""The intervals in which a scheduler makes its steps."""
+COUNTED_IN_EPOCHS = (StepLR, MultiStepLR, ExponentialLR)
+"""Classes whose numbers torch's documentation calls epochs. With any other class programs use both intervals."""
 
 
 class StandIn(Optimizer):
@@ -36,18 +40,40 @@ class Stepped:
     """A schedule from a torch scheduler: step -> settings of each group, `lr` and what else the scheduler has changed so far
     (momentum, betas). Pure for its users: the table is filled in order, whichever step is asked for."""
 
-    def __init__(self, make: Callable[[Optimizer], Any], stand_in: Optimizer, num_rows: int, steps_per_row: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[Optimizer], Any],
+        stand_in: Optimizer,
+        num_steps: int,
+        steps_between: Callable[[LRScheduler], int],
+        remark: str = "",
+    ) -> None:
+        """`steps_between`: how many steps of the training lie between two steps of this scheduler. `remark`: what the log
+        adds to that."""
         self._stand_in = stand_in
         self._before = [dict(group) for group in self._stand_in.param_groups]
-        self._scheduler = make_scheduler(make, self._stand_in, num_rows)
-        self._num_rows = num_rows
-        self._steps_per_row = steps_per_row
+        self._scheduler = make_scheduler(make, self._stand_in)
+        self._steps_per_row = steps_between(self._scheduler)
+        self._num_rows = -(-num_steps // self._steps_per_row)
+        self._remark = remark
+        _refuse_early_end(self._scheduler, self._num_rows)
         self._lrs = [array("d") for _ in self._before]
         self._changed: dict[int, list[Mapping[str, Any]]] = {}
         """Row -> other settings of each group, from the first row at which one has changed."""
         self._changing: set[str] = set()
         self._record_row()
         self._fill_rows(1)  # a scheduler that cannot be used fails before work starts
+
+    @property
+    def steps_per_row(self) -> int:
+        """Number of steps of the training between two steps of the scheduler."""
+        return self._steps_per_row
+
+    def describe(self, steps_per_epoch: int) -> str:
+        """Pure: the scheduler and how often it makes a step, for the log."""
+        num, epochs = self._steps_per_row, self._steps_per_row / steps_per_epoch
+        often = "step" if num == 1 else "epoch" if epochs == 1 else f"{epochs:g} epochs" if epochs % 1 == 0 else f"{num} steps"
+        return f"learning rate: {type(self._scheduler).__name__} makes a step after every {often} of the training{self._remark}"
 
     def __call__(self, step: int) -> tuple[Mapping[str, Any], ...]:
         row = step // self._steps_per_row
@@ -83,7 +109,7 @@ class Stepped:
             self._changed[row] = [{name: plain(group[name]) for name in self._changing if name in group} for group in groups]
 
 
-def make_scheduler(make: Callable[[Optimizer], Any], stand_in: Optimizer, num_rows: int) -> LRScheduler:
+def make_scheduler(make: Callable[[Optimizer], Any], stand_in: Optimizer) -> LRScheduler:
     """Local: makes the user's scheduler on the stand-in; refuses schedulers that are no function of the step."""
     try:
         scheduler = make(stand_in)
@@ -98,13 +124,17 @@ def make_scheduler(make: Callable[[Optimizer], Any], stand_in: Optimizer, num_ro
         )
     if scheduler.optimizer is not stand_in:
         raise UsageError(f"{name} was made with another optimizer; make it with the one that the function receives")
+    return scheduler
+
+
+def _refuse_early_end(scheduler: LRScheduler, num_rows: int) -> None:
+    """Refuses a scheduler that cannot make as many steps as the run needs."""
     ends = getattr(scheduler, "total_steps", None)
     if isinstance(ends, int) and ends < num_rows:
         raise UsageError(
-            f"{name} ends after {ends} steps and the run has {num_rows}; "
+            f"{type(scheduler).__name__} ends after {ends} steps and the run has {num_rows}; "
             "let the function take `num_steps` and give it total_steps=num_steps"
         )
-    return scheduler
 
 
 def plain(value: Any) -> Any:

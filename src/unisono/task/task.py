@@ -179,7 +179,8 @@ class Task:
     precision: str = setting("float32", f"precision of the computation: {' or '.join(PRECISIONS)}", "P", choices=PRECISIONS)
     accumulate: int = setting(
         1,
-        "compute each worker's part of a batch in K micro-batches, to save memory; mathematically the result is the same",
+        "compute each worker's part of a batch in K micro-batches, to save memory; the result is the same up to rounding, but not "
+        "with batch-norm, which then sees micro-batches, and dropout draws other masks",
         "K",
         least=1,
     )

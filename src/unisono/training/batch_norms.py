@@ -1,5 +1,5 @@
-"""Batch normalisation on several workers, and losses that compare samples: each worker takes its own samples, as nothing over all
-workers exists yet."""
+"""What depends on which samples meet on a worker, or on the worker: batch normalisation, losses that compare samples, layers that
+draw random numbers. Each worker takes its own samples, as nothing over all workers exists yet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from unisono.errors import UsageError
 from unisono.model.recognise import is_keras_module
@@ -47,6 +48,48 @@ def batch_note(model: nn.Module, num_learning: int, in_shards: bool, can_shard: 
         else f"the loss {loss!r} compares samples, those of each worker with each other"
     )
     return f"{what}, so the result depends on the number of workers; if that matters use {', or '.join(instead) or 'one worker'}"
+
+
+def accumulate_note(model: nn.Module, accumulate: int) -> str:
+    """Local: a note where micro-batches change the result, because the model looks at other samples of a batch; else empty."""
+    norm, loss = next(_plain(model), None), _mixing_loss(model)
+    if accumulate == 1 or not (norm or loss):
+        return ""
+    what = f"batch-norm ({norm}) takes its statistics from" if norm else f"the loss {loss!r} compares the samples of"
+    return (
+        f"{what} each micro-batch (accumulate {accumulate}), so the result is another one than that of whole batches; if that "
+        f"matters use {INSTEAD if norm else 'another loss'}, or accumulate 1"
+    )
+
+
+def effect_of_workers(model: nn.Module) -> str:
+    """Local: what another number of workers means for the result of a training in lock step: "the result will ..."."""
+    if norm := next(_plain(model), None):
+        return f"differ, as batch-norm ({norm}) takes its statistics from the samples of each worker"
+    if loss := _mixing_loss(model):
+        return f"differ, as the loss {loss!r} compares the samples of each worker"
+    return effect_of_device(model, "on other workers")
+
+
+def effect_of_device(model: nn.Module, where: str = "on another device") -> str:
+    """Local: likewise, of another device."""
+    if layer := next(_drawing(model), None):
+        return f"differ, as {layer} draws other random numbers {where}"
+    return "be the same only up to rounding, unless the model itself draws random numbers"
+
+
+def _drawing(model: nn.Module) -> Iterator[str]:
+    """Yields the layers that draw random numbers in training."""
+    for name, module in model.named_modules():
+        rate = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)  # that of nn.LSTM is a number
+        if module.training and ((isinstance(rate, float) and rate > 0) or isinstance(module, nn.RReLU)):
+            yield f"{type(module).__name__} (module {name})" if name else type(module).__name__
+    if is_keras_module(model):
+        from unisono.model.keras.module import KerasModule
+
+        assert isinstance(model, KerasModule)
+        if model.pure.seeds:
+            yield "a layer of the Keras model"
 
 
 def _mixing_loss(model: nn.Module) -> str:

@@ -23,7 +23,7 @@ from unisono.task.task import Task
 from unisono.task.task_file import load_task
 from unisono.task.train_config import TrainConfig
 from unisono.training import determinism
-from unisono.training.batch_norms import batch_note
+from unisono.training.batch_norms import accumulate_note, batch_note
 from unisono.training.checkpointing.saving import SaveInterval
 from unisono.training.frontends.assemble import assemble
 from unisono.training.frontends.device import compute_device
@@ -63,7 +63,11 @@ def prepare(
 ) -> Job:
     """Local, blocking: makes all parts of one rank's training; mistakes in the configuration are reported here. `resumes`: a state
     will be loaded, so initial weights are not needed. `averages` are those of the metrics of the run that is resumed."""
-    resolved = change(load_task(config.task_file) if task is None else task, config.changes)
+    task = load_task(config.task_file) if task is None else task
+    changes = dict(config.changes)
+    if "interval" in task.schedule_options and changes.get("schedule.interval", "") is None:
+        del changes["schedule.interval"]  # that of an earlier attempt stands only in the place of a default
+    resolved = change(task, changes)
     resolved = without_goals(replace(resolved, division=config.division))
     layout = LayoutOptions(config.group, config.servers, config.simulate, config.elastic)
     if resolved.task.shards is not None:
@@ -105,9 +109,11 @@ def prepare(
     notes = [f"warning: {text}" for text in parts.splits.warnings]
     model, in_shards, can_shard = parts.adapter.model, task.shards is not None, config.algorithm == "allreduce"
     found = (
+        parts.schedule_note,
         shard_note(task),
         lonely_note(task, model, len(parts.splits.train)),
         batch_note(model, parts.num_learning, in_shards, can_shard),
+        accumulate_note(model, task.accumulate),
     )
     notes += [note for note in found if note]
     if task.augment is not None and (unrepeatable := describe_unrepeatable_augment(task.augment, parts.splits.train)):

@@ -56,3 +56,5 @@ class TrainingParts:
     """How the metrics average whose names do not say it."""
     num_learning: int = 1
     """Number of processes, or virtual workers, that learn from samples of their own."""
+    schedule_note: str = ""
+    """How often the torch scheduler makes a step; empty where there is none."""

@@ -14,7 +14,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from unisono.errors import UsageError
 from unisono.optim.schedules import Schedule, make_schedule
-from unisono.optim.torch_schedulers import ROWS_AT_A_TIME
+from unisono.optim.torch_schedulers import ROWS_AT_A_TIME, Stepped
 
 
 def two_groups(cls: Any = torch.optim.SGD, **options: Any) -> Optimizer:
@@ -71,7 +71,7 @@ MAKERS: tuple[Any, ...] = (
 @pytest.mark.parametrize("cls", [functools.partial(torch.optim.SGD, momentum=0.9), torch.optim.AdamW])
 def test_a_torch_scheduler_gives_what_it_would_give_itself(make_scheduler: Any, cls: Any) -> None:
     real, shadow = two_groups(cls), two_groups(cls)
-    schedule = make(make_scheduler, optimizer=shadow)
+    schedule = make(make_scheduler, {"interval": "step"}, optimizer=shadow)
     scheduler = make_scheduler(real)
     for step in range(20):
         for settings, wanted, got in zip(schedule(step), real.param_groups, shadow.param_groups, strict=True):
@@ -102,6 +102,51 @@ def test_the_order_of_questions_does_not_matter() -> None:
 def test_a_class_with_options_counted_in_epochs() -> None:
     schedule = make(lr_scheduler.ExponentialLR, {"gamma": 0.5, "interval": "epoch"})
     assert [lrs(schedule, step)[0] for step in (0, 4, 5, 19)] == [0.1, 0.1, 0.05, 0.0125]
+
+
+EPOCHS: dict[str, Any] = {
+    "StepLR": lambda optimizer: lr_scheduler.StepLR(optimizer, 2, gamma=0.1),
+    "MultiStepLR": functools.partial(lr_scheduler.MultiStepLR, milestones=[1, 3]),
+    "ExponentialLR": lambda optimizer, gamma=0.5: lr_scheduler.ExponentialLR(optimizer, gamma),
+}
+
+
+@pytest.mark.parametrize("name", EPOCHS)
+def test_classes_that_count_in_epochs_make_their_steps_as_in_the_loop_of_torchs_documentation(name: str) -> None:
+    real = two_groups()
+    schedule, scheduler = make(EPOCHS[name]), EPOCHS[name](real)
+    for epoch in range(4):
+        for step in range(5):
+            assert lrs(schedule, epoch * 5 + step) == [group["lr"] for group in real.param_groups], (epoch, step)
+            real.step()
+        scheduler.step()
+    assert isinstance(schedule, Stepped)
+    expected = f"learning rate: {name} makes a step after every epoch of the training (--set schedule.interval=step, or epoch)"
+    assert schedule.describe(5) == expected
+
+
+BY_STEP: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "told so": (lr_scheduler.StepLR, {"step_size": 4, "interval": "step"}, "step of the training"),
+    "as in earlier versions": (lr_scheduler.StepLR, {"step_size": 4, "interval": None}, "step of the training"),
+    "it knows the steps": (lambda optimizer, num_steps: lr_scheduler.StepLR(optimizer, num_steps // 5), {}, "step of the "),
+    "used for both": (lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 0.1 ** (step // 4)), {}, "step of the "),
+}
+
+
+@pytest.mark.parametrize("name", BY_STEP)
+def test_other_schedulers_make_a_step_after_every_step(name: str) -> None:
+    spec, options, text = BY_STEP[name]
+    schedule = make(spec, options)
+    assert [round(lrs(schedule, step)[0], 9) for step in (0, 3, 4, 8, 19)] == [0.1, 0.1, 0.01, 0.001, 0.00001]
+    assert isinstance(schedule, Stepped)
+    assert f"makes a step after every {text}" in schedule.describe(5)
+    assert ("--set schedule.interval" in schedule.describe(5)) == ("interval" not in options)
+
+
+def test_the_interval_of_earlier_versions_has_no_effect_without_a_torch_scheduler() -> None:
+    assert lrs(make("cosine", {"interval": None}), 10) == pytest.approx([0.05, 0.005])
+    assert lrs(make(lambda step: 0.5, {"interval": None}), 10) == pytest.approx([0.05, 0.005])
+    assert lrs(make(None, {"interval": None}), 10) == [0.1, 0.01]
 
 
 def test_a_function_learns_the_length_of_the_run() -> None:

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from unisono.errors import UsageError
-from unisono.training.batch_norms import batch_note, refuse_synchronised
+from unisono.training.batch_norms import accumulate_note, batch_note, effect_of_device, effect_of_workers, refuse_synchronised
 
 PLAIN = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.BatchNorm1d(2)))
 SYNCHRONISED = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.SyncBatchNorm(2)))
@@ -38,3 +38,18 @@ def test_plain_batch_norm_on_several_workers_is_told() -> None:
     assert batch_note(nn.Linear(2, 2), 2, in_shards=False, can_shard=True) == ""
     frozen = nn.Sequential(nn.BatchNorm1d(2).eval())
     assert batch_note(frozen, 2, in_shards=False, can_shard=True) == "", "it uses the statistics that it has"
+
+
+def test_micro_batches_of_a_model_with_batch_norm_are_told() -> None:
+    note = accumulate_note(PLAIN, 4)
+    assert note.startswith("batch-norm (module 1.0) takes its statistics from each micro-batch (accumulate 4), so the result is an")
+    assert accumulate_note(PLAIN, 1) == accumulate_note(nn.Linear(2, 2), 4) == ""
+
+
+def test_what_other_workers_mean_for_the_result_follows_from_the_layers() -> None:
+    dropout, recurrent = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), nn.LSTM(2, 2, 2, dropout=0.1)
+    assert effect_of_workers(PLAIN).startswith("differ, as batch-norm (module 1.0) takes its statistics")
+    assert effect_of_workers(dropout) == "differ, as Dropout (module 1) draws other random numbers on other workers"
+    assert effect_of_device(recurrent) == "differ, as LSTM draws other random numbers on another device"
+    for same in (nn.Linear(2, 2), nn.Dropout(0.0), nn.Dropout(0.5).eval(), nn.LSTM(2, 2, 2)):
+        assert effect_of_workers(same).startswith("be the same only up to rounding, unless the model itself draws random numbers")

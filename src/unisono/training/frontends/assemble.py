@@ -21,6 +21,7 @@ from unisono.errors import UsageError
 from unisono.metrics.metric_names import metric_name
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.optim.schedules import Schedule
+from unisono.optim.torch_schedulers import EPOCH, Stepped
 from unisono.task.overrides import ResolvedTask
 from unisono.task.task import BEST, FINAL, Task
 from unisono.training.batch_norms import refuse_synchronised
@@ -82,7 +83,9 @@ def assemble(
     kept = {one.name: options.averages[one.name] for one in metrics if one.name in options.averages}
     averages = {**kept, **front.try_losses(adapter, splits, metrics)}
     front.share_metrics(comm)
-    settings = _settings_by_part(front.schedules(adapter, plan))
+    schedules = front.schedules(adapter, plan)
+    settings = _settings_by_part(schedules)
+    stepped = next((one for one in schedules.values() if isinstance(one, Stepped)), None)
     if setup.kind.has_server:
         front.check_server(setup.name)
         algorithm = _make_server_algorithm(front, setup, adapter, comm, options)
@@ -91,7 +94,7 @@ def assemble(
     else:
         algorithm = setup.kind(comm, adapter, setup.options, options.spans, setup.roles.group)
     return TrainingParts(
-        task=task,
+        task=_with_interval(task, stepped),
         splits=splits,
         adapter=adapter,
         algorithm=algorithm,
@@ -103,6 +106,7 @@ def assemble(
         comparable_metrics=comparable,
         averages=averages,
         num_learning=setup.roles.num_learning,
+        schedule_note="" if stepped is None else stepped.describe(plan.steps_per_epoch),
     )
 
 
@@ -158,6 +162,17 @@ def _settings_of_worker(
     with every algorithm."""
     epoch, unit = divmod(step, units_per_epoch)
     return settings(epoch * steps_per_epoch + unit // num_workers)
+
+
+def _with_interval(task: Task, stepped: Stepped | None) -> Task:
+    """Pure: the task with the interval of its torch scheduler, as a run records it: "step" is left out, as in earlier versions,
+    which took it for every class."""
+    options = dict(task.schedule_options)
+    if options.get("interval", "") is None:
+        del options["interval"]
+    elif task.schedule is not None and stepped is not None and stepped.steps_per_row > 1:
+        options["interval"] = EPOCH
+    return replace(task, schedule_options=options)
 
 
 def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: str) -> Goals:

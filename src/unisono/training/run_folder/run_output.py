@@ -14,9 +14,11 @@ from unisono.algorithms.base import find_algorithm, known_algorithms
 from unisono.cluster.resolve import launch_id
 from unisono.data.data_differences import Fingerprint, values_of
 from unisono.files.step_folders import StepFolders
+from unisono.optim.curves import SCHEDULES
 from unisono.task.averages import recorded_averages
 from unisono.task.train_config import TrainConfig
 from unisono.training import determinism
+from unisono.training.batch_norms import effect_of_device, effect_of_workers
 from unisono.training.checkpointing.checkpoint import Checkpoints, CheckpointStore
 from unisono.training.progress import FINISHED, INTERRUPTED, NOT_FINITE
 from unisono.training.run_folder.provenance import sources_of
@@ -84,9 +86,21 @@ def older_settings(config: TrainConfig) -> dict[str, Any]:
                 record = json.loads(file.read_text())
             except ValueError:
                 return {}  # reported where the run is opened
-            unseeded = record.get("settings", {"data_seed": 0}).get("data_seed") is None  # generators were not seeded for `data`
-            return {**({"data_seed": None} if unseeded else {}), **_older_options(record.get("algorithm", {}))}
+            settings = record.get("settings", {"data_seed": 0})
+            unseeded = settings.get("data_seed") is None  # generators were not seeded for `data`
+            return {
+                **({"data_seed": None} if unseeded else {}),
+                **_older_interval(settings),
+                **_older_options(record.get("algorithm", {})),
+            }
     return {}
+
+
+def _older_interval(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Pure: the interval of a torch scheduler that a record leaves out: one step after every step, whatever the class."""
+    schedule, options = settings.get("schedule"), settings.get("schedule_options") or {}
+    is_by_name = schedule is None or schedule in SCHEDULES
+    return {} if is_by_name or "interval" in options else {"schedule.interval": None}
 
 
 def _older_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,8 +155,8 @@ def open_run_output(
 
 
 def _changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Sequence[str]:
-    """Pure: the changes since an earlier attempt after which the result is the same only to rounding. A package that one attempt
-    did not load is not compared."""
+    """Pure: the changes since an earlier attempt after which the result has other bits, at least. A package that one attempt did
+    not load is not compared."""
     if now["promise"] is not None and before["promise"] is not None:
         return determinism.describe_changes(before["promise"], now["promise"])
     there, here = (
@@ -163,8 +177,12 @@ def _effect_on_result(difference: str, parts: TrainingParts) -> str:
     """Pure: what a change since an earlier attempt means for the result of a run."""
     if parts.algorithm.depends_on_call_order:
         return "differ in any case, as it depends on the order of calls"
-    is_another = parts.algorithm.has_own_replicas and difference.startswith("processes ")
-    return "differ, as workers learn by themselves" if is_another else "be the same only up to rounding"
+    model, in_shards = parts.adapter.model, parts.task.shards is not None
+    if difference.startswith("device "):
+        return effect_of_device(model)
+    if difference.startswith("processes ") and not in_shards:
+        return "differ, as workers learn by themselves" if parts.algorithm.has_own_replicas else effect_of_workers(model)
+    return "be the same only up to rounding"
 
 
 def _read_finished(directory: RunDirectory, num_epochs: int) -> Mapping[str, Any] | None:
