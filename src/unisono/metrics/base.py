@@ -22,7 +22,8 @@ class Metric(ABC):
     """A number that is a function of sums over samples. Sums of several batches and workers are added, never averaged."""
 
     name: str
-    higher_is_better: bool = True
+    higher_is_better: bool | None = True
+    """None where it is not known: nothing is judged by this metric unless a user says it (`task/metric_names.py`)."""
     needs: str | None = None
     """How it reads outputs: DECISIONS, SCORES or VALUES; None for a user's own, which reads them as it likes."""
     reading: Reading | None = None

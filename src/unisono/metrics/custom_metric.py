@@ -15,6 +15,7 @@ from unisono.errors import UsageError
 from unisono.metrics.base import GatheredMetric, Metric, Sums, one_number, ratio
 from unisono.metrics.hits import share
 from unisono.model.targets import across
+from unisono.task.metric_names import direction_of
 
 REMEDY = (
     "return one value for each sample or the pair (sum, weight), "
@@ -52,7 +53,7 @@ class CustomMean(Metric):
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.name = _name_of_function(function)
-        self.higher_is_better = bool(getattr(function, "higher_is_better", True))
+        self.higher_is_better = direction_of(function, self.name)
         self._takes_weights = _takes_weights(function)
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
@@ -86,7 +87,7 @@ class CustomGathered(GatheredMetric):
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.name = _name_of_function(function)
-        self.higher_is_better = bool(getattr(function, "higher_is_better", True))
+        self.higher_is_better = direction_of(function, self.name)
         self._takes_weights = _takes_weights(function)
 
     def rows(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:

@@ -47,8 +47,8 @@ class TrainingParts:
     settings: Callable[[int], Settings]
     """Learning rates and so on, a function of the step."""
     goals: Goals
-    comparable_metrics: Mapping[str, bool]
-    """Quantities by which epochs can be compared -> whether higher is better."""
+    comparable_metrics: Mapping[str, bool | None]
+    """Quantities by which epochs can be compared -> whether higher is better; None where that is not known."""
     averages: Averages = field(default_factory=dict)
     """How the metrics average whose names do not say it."""
     num_learning: int = 1

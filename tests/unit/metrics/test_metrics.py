@@ -282,7 +282,7 @@ def distance(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def test_a_function_of_samples_is_averaged() -> None:
     metric = one(distance)
-    assert (metric.name, metric.higher_is_better, metric.num_sums) == ("distance", True, 2)
+    assert (metric.name, metric.higher_is_better, metric.num_sums) == ("distance", None, 2)
     each = distance(LOGITS, VALUES)
     same(value(metric, LOGITS, VALUES), float(each.mean()))
     same(value(metric, LOGITS, VALUES, WEIGHTS), float((each * WEIGHTS).sum() / WEIGHTS.sum()))
@@ -294,7 +294,7 @@ def test_a_function_that_gives_sum_and_weight() -> None:
 
     rate.higher_is_better = False  # type: ignore[attr-defined]
     metric = one(rate)
-    assert not metric.higher_is_better
+    assert metric.higher_is_better is False
     same(value(metric, {"a": LOGITS}, LABELS), float(LOGITS.sum() / (2 * N)))
     with pytest.raises(UsageError, match="third parameter called weights"):
         metric.sums({"a": LOGITS}, LABELS, WEIGHTS)

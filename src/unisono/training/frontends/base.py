@@ -73,11 +73,11 @@ class FrontEnd(ABC):
         """Returns the function that computes the loss of a batch."""
 
     @abstractmethod
-    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:
+    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool | None]:
         """Blocking: runs two samples through the model, so that mistakes are reported before work starts. Returns the quantities
         by which epochs can be compared besides the metrics, each with whether higher is better."""
 
-    def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool]) -> dict[str, bool]:
+    def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool | None]) -> dict[str, bool | None]:
         """Pure: the quantities by which epochs can be compared, each with whether higher is better; the first is the default."""
         return {f"val_{metric.name}": metric.higher_is_better for metric in metrics} | dict(others)
 

@@ -88,11 +88,11 @@ class KerasFrontEnd(FrontEnd):
     def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> Body:  # noqa: ARG002, B008
         return KerasBody(with_outputs)
 
-    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:  # noqa: ARG002
+    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool | None]:  # noqa: ARG002
         try_out(self.model, splits, self.task, device)
         return {"val_loss": False}
 
-    def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool]) -> dict[str, bool]:
+    def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool | None]) -> dict[str, bool | None]:
         """As in the base class; metrics that Keras counts beside those of the outputs come last."""
         beside = {f"val_{one.name}" for one in metrics if isinstance(one, KerasMetric) and one.is_beside}
         return dict(sorted(super().comparable_metrics(metrics, others).items(), key=lambda pair: pair[0] in beside))

@@ -53,7 +53,7 @@ class TorchFrontEnd(FrontEnd):
             raise UsageError("the task has no loss; name one, e.g. loss='cross_entropy', or give a function of outputs and targets")
         return LossBody(self._loss())
 
-    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:  # noqa: ARG002
+    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool | None]:  # noqa: ARG002
         if self.task.step is None:
             try_out(self.model, splits, self.task, device)
         return {} if self.task.loss is None else {"val_loss": False}

@@ -94,6 +94,7 @@ def summary_of(trainer: TrainerBase, test: Mapping[str, float], began: float) ->
         "metrics": {**found, **test},
         "weights": weights,
         "monitor_metric": parts.goals.monitor,
+        "higher_is_better": {name.removeprefix("val_"): one for name, one in parts.comparable_metrics.items()},
         "best_epoch": done.best_epoch,
         "num_workers": parts.algorithm.num_workers,
         **({"num_servers": parts.algorithm.num_servers} if parts.algorithm.num_servers else {}),
