@@ -14,7 +14,7 @@ from unisono.data.tree import leaves, map_tree
 from unisono.errors import UsageError
 from unisono.metrics.base import GatheredMetric, Metric, Sums, one_number, ratio
 from unisono.metrics.hits import share
-from unisono.model.targets import across
+from unisono.model.targets import across, refuse_other_number
 from unisono.task.metric_names import direction_of
 
 REMEDY = (
@@ -72,6 +72,7 @@ class CustomMean(Metric):
         if not isinstance(result, (Tensor, np.ndarray)) or result.ndim == 0:
             raise UsageError(f"{self.label} returned one number, and means of single workers cannot be combined exactly; {REMEDY}")
         values = torch.as_tensor(result)
+        refuse_other_number(values, targets, f"{self.label}: means of single workers cannot be combined exactly; {REMEDY}")
         if weights is None:
             return share(values, None)
         return share(values, across(weights.to(torch.float64), values, self.label).expand(values.shape))

@@ -98,6 +98,7 @@ def assemble(
         settings=settings,
         goals=goals,
         comparable_metrics=comparable if goals.monitor is None else {**comparable, goals.monitor: goals.higher_is_better},
+        reading=front.reading_of_loss(),
         averages=averages,
         num_learning=setup.roles.num_learning,
     )

@@ -20,13 +20,14 @@ from unisono.model.keras.loss_reading import reading_of
 from unisono.model.keras.make_replica import build_with, compile_as
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.optimizer import keras_names, make_keras_optimizer, rate_of
+from unisono.model.losses import Reading
 from unisono.model.recognise import is_keras_optimizer
 from unisono.model.torch.body import Body, split_batch
 from unisono.optim.optimizers import optimizer_class
 from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
-from unisono.training.frontends.try_out import LossReading, first_outputs, first_samples, try_out
+from unisono.training.frontends.try_out import first_outputs, first_samples, try_out
 
 
 class KerasFrontEnd(FrontEnd):
@@ -76,11 +77,12 @@ class KerasFrontEnd(FrontEnd):
 
     def metrics(self, averages: Averages = OF_OUTPUTS) -> tuple[Metric, ...]:
         """The metrics that the model counts itself, and Unisono's by name."""
-        ours = resolve_metrics([metric for metric in self.task.metrics if not _is_of_keras(metric)], averages=averages)
+        names = [metric for metric in self.task.metrics if not _is_of_keras(metric)]
+        ours = resolve_metrics(names, self.reading_of_loss(), averages)
         return (*keras_metrics(self.module.pure), *ours)
 
-    def reading_of_loss(self) -> LossReading:
-        return LossReading(*reading_of(self.module.pure.model))
+    def reading_of_loss(self) -> Reading:
+        return reading_of(self.module.pure.model)
 
     def needs_outputs(self, metrics: Sequence[Metric]) -> bool:
         return any(not isinstance(metric, KerasMetric) for metric in metrics)
