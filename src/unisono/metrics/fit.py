@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
+from unisono.data.tree import leaves, map_tree
 from unisono.errors import UsageError
 from unisono.metrics.base import DECISIONS, VALUES, Metric
+from unisono.metrics.custom_metric import CustomMean
 from unisono.model.losses.base import BORDERS, LOGARITHMS, LOGITS, NUMBERS, Reading
+from unisono.model.losses.custom_loss import CustomLoss
 
 OWN = "or write a function of (outputs, targets) as the metric"
 UNFIT: Mapping[tuple[str, str], str] = MappingProxyType(
@@ -34,6 +39,24 @@ def refuse_unfit(metrics: Sequence[Metric], reading: Reading) -> None:
         why = UNFIT.get((metric.needs or "", reading.predicts or ""))
         if why is not None:
             raise UsageError(f"{metric.label} {why.format(owner=reading.owner)} (metrics of the task)")
+
+
+def refuse_batch_means(function: CustomLoss | CustomMean, outputs: Any, targets: Any, weights: Tensor | None) -> None:
+    """Refuses a user's function that returns as many values for the first sample as for the first two: they are means over the
+    samples, of which another axis is kept."""
+    if any(len(leaf) < 2 for _, leaf in leaves(targets)):
+        return
+    counts = []
+    for num in (1, 2):
+        first = partial(map_tree, lambda leaf: leaf[:num] if leaf.dim() else leaf)  # noqa: B023 - it is called here
+        found = function.values(first(outputs), first(targets), None if weights is None else weights[:num])
+        counts.append(None if isinstance(found, tuple) else torch.as_tensor(found).numel())
+    if counts[0] is not None and counts[0] == counts[1]:
+        raise UsageError(
+            f"{function.label} returned {counts[0]} values for one sample and for two, so they are means over the samples, and "
+            'means of single workers cannot be combined exactly; return one value for each sample (reduction="none") or the pair '
+            "(sum, weight)"
+        )
 
 
 def refuse_targets(metrics: Sequence[Metric], reading: Reading, outputs: Any, targets: npt.NDArray[Any]) -> None:

@@ -57,8 +57,7 @@ class CustomLoss(Loss):
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
         if self._moves and isinstance(outputs, Tensor):
             self.function.to(outputs.device)  # type: ignore[attr-defined] # only modules have buffers to move
-        given = {"weights": weights} if self._takes_weights else {}
-        result = self.function(outputs, targets, **given)
+        result = self.values(outputs, targets, weights)
         if isinstance(result, tuple):
             return self._checked_pair(result, weights)
         losses = one_tensor("losses", result, self.label)
@@ -68,6 +67,10 @@ class CustomLoss(Loss):
         wide = None if weights is None else across(weights, losses, self.label)
         summed, weight = total(losses, wide)
         return losses.sum() if self._takes_weights else summed, weight
+
+    def values(self, outputs: Any, targets: Any, weights: Tensor | None) -> Any:
+        """What the function returns."""
+        return self.function(outputs, targets, **({"weights": weights} if self._takes_weights else {}))
 
     def _checked_pair(self, result: tuple[Any, ...], weights: Tensor | None) -> tuple[Tensor, Weight]:
         """Returns the loss sum and the weight that the function gave as a tuple; refuses any other tuple."""

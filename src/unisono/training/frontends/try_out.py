@@ -21,9 +21,11 @@ from unisono.launch.excepthook import user_code_line
 from unisono.metrics import Metric
 from unisono.metrics.base import GatheredMetric
 from unisono.metrics.counts import ClassQuotient
-from unisono.metrics.fit import refuse_targets, refuse_unfit
+from unisono.metrics.custom_metric import CustomMean
+from unisono.metrics.fit import refuse_batch_means, refuse_targets, refuse_unfit
 from unisono.model.base import Evaluated
 from unisono.model.losses.base import Reading
+from unisono.model.losses.custom_loss import CustomLoss
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.body import call
 from unisono.task.averages import UNNAMED
@@ -46,10 +48,15 @@ def try_parts(adapter: TorchAdapter, splits: Splits, task: Task, metrics: Sequen
     tries_train = isinstance(task.loss, str) and task.step is None
     parts = {name: part for name, part in splits.parts().items() if name != "train" or tries_train}
 
+    loss = getattr(adapter.body, "loss", None)
+
     def evaluate(source: Source, what: str) -> Evaluated:
         first_outputs(adapter.model, source, adapter.device, what)
         with _errors_name(f"the first samples of {what}"):
-            return adapter.evaluate(source.read(np.arange(min(2, len(source)))))
+            seen = adapter.evaluate(source.read(np.arange(min(2, len(source)))))
+            if isinstance(loss, CustomLoss):
+                refuse_batch_means(loss, seen.outputs, seen.targets, seen.weights)
+        return seen
 
     if not tries_train and task.step is None and metrics:
         what = f"the {PART_NAMES['train']} data"
@@ -74,6 +81,8 @@ def try_metrics(
             with _errors_name(f"the first samples of {what}"):
                 look = metric.rows if isinstance(metric, GatheredMetric) else metric.sums
                 sums = look(seen.outputs, seen.targets, seen.weights)
+                if isinstance(metric, CustomMean):
+                    refuse_batch_means(metric, seen.outputs, seen.targets, seen.weights)
             if isinstance(metric, ClassQuotient) and metric.name in UNNAMED:
                 averages[metric.name] = metric.average_of(sums)
         _refuse_targets(metrics, reading, seen.outputs, seen.targets, source, what)
