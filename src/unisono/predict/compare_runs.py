@@ -139,8 +139,7 @@ class _Measured:
         average = next((one for one in averages if one), "")
         options = [run.config["settings"]["loss_options"].get("ignore_label") for run in runs]
         try:
-            given = {short: average} if average else {}
-            metric = resolve_metrics([short], _reading_of(runs[0]), given)[0]
+            metric = resolve_metrics([short], _reading_of(runs[0]), {short: average} if average else {})[0]
         except UsageError:  # the loss, or a function of the task
             metric = None
         higher = bool(metric.higher_is_better) if metric is not None else short != "loss"
@@ -341,11 +340,10 @@ def _average(numbers: Sequence[float]) -> float:
 
 
 def _reading_of(run: FinishedRun) -> Reading:
-    """How the loss of a run reads outputs and targets; one of an earlier version has not recorded it."""
+    """How the loss of a run reads outputs and targets, which one of an earlier version has not recorded."""
     if "reading" in run.summary:
         return Reading(**run.summary["reading"])
-    settings = run.config["settings"]
     try:
-        return resolve_loss(settings["loss"], settings["loss_options"]).reading
+        return resolve_loss(run.config["settings"]["loss"], run.config["settings"]["loss_options"]).reading
     except UsageError:  # a function of the task, or none
         return Reading()
