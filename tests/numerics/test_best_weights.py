@@ -114,6 +114,31 @@ def test_the_weights_that_count_are_chosen_where_there_is_a_validation() -> None
         train("run", {"patience": 1, "weights": "final"})
 
 
+BRIER = """
+
+def brier(outputs, targets):
+    return (outputs.softmax(1)[:, 1] - targets) ** 2
+
+
+task = un.Task(model=model, data=data, loss="cross_entropy", metrics=(brier,), lr=0.5, global_batch=8, epochs=3)
+"""
+
+
+def test_an_own_metric_of_unknown_direction_judges_nothing_until_it_is_said() -> None:
+    """Of an error the best epoch is that with the least, which is the first."""
+    Path("task.py").write_text(TASK + BRIER)
+    for changes in ({"monitor": "brier"}, {"patience": 2}, {"target": 0.1}):
+        with pytest.raises(UsageError, match="whether a higher or a lower val_brier is better is not known"):
+            train("none", changes)
+    unsaid, said = train("unsaid", {}), train("run", {"monitor": "brier:min"})
+    assert (unsaid["monitor_metric"], unsaid["higher_is_better"]) == ("val_loss", {"brier": None, "loss": False})
+    assert (said["monitor_metric"], said["higher_is_better"]) == ("val_brier", {"brier": False, "loss": False})
+    errors = [row["metrics"]["val_brier"] for row in said["history"]]
+    assert said["best_epoch"] == int(np.argmin(errors)) == 0 and errors[-1] > errors[0]
+    with pytest.raises(AnotherRun):  # the weights that count are others
+        train("run", {"monitor": "brier:max"})
+
+
 def test_more_epochs_make_an_evaluation_of_the_best_weights_outdated() -> None:
     """The best epoch is a later one, as the new monitor compares only epochs from then on."""
     first = train("run", {"epochs": 2})

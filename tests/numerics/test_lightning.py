@@ -18,8 +18,8 @@ from tests.numerics.learning import Trained, assert_same, train
 from unisono.comm.base import Communicator
 from unisono.comm.single_process import single_process_communicator
 from unisono.errors import UsageError
-from unisono.metrics.metric_names import is_error, metric_name
 from unisono.run import execute
+from unisono.task.metric_names import metric_name
 from unisono.task.train_config import TrainConfig
 from unisono.testing.thread_communicator import run_threads
 from unisono.training.frontends.torchmetrics_states import of_all
@@ -396,11 +396,3 @@ def test_a_batch_may_say_its_size_and_skipped_steps_are_not_counted() -> None:
 )
 def test_names_begin_once_with_what_was_evaluated(name: str, expected: str) -> None:
     assert metric_name("val_", name) == expected
-
-
-def test_names_say_whether_less_is_better() -> None:
-    assert [name for name in ("val_loss", "acc", "val/MSE", "errand", "top_error", "auc") if is_error(name)] == [
-        "val_loss",
-        "val/MSE",
-        "top_error",
-    ]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unisono.metrics.decisions import Reading
+from unisono.model.losses.base import Reading
 
 Sums = npt.NDArray[np.float64]
 DECISIONS, SCORES, VALUES = "decisions", "scores", "values"
@@ -22,11 +22,12 @@ class Metric(ABC):
     """A number that is a function of sums over samples. Sums of several batches and workers are added, never averaged."""
 
     name: str
-    higher_is_better: bool = True
+    higher_is_better: bool | None = True
+    """None where it is not known: nothing is judged by this metric unless a user says it (`task/metric_names.py`)."""
     needs: str | None = None
     """How it reads outputs: DECISIONS, SCORES or VALUES; None for a user's own, which reads them as it likes."""
     reading: Reading | None = None
-    """The conventions by which it reads targets as classes or labels; None where it reads them as numbers."""
+    """How it reads outputs and targets as classes or labels; None where it reads them as numbers."""
     num_sums: int | None = None
     """Number of sums, where it is fixed; such metrics can be computed in every training step. None: it depends on the classes,
     or scores are gathered."""

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.metrics.base import DECISIONS, Metric, Sums, ratio
-from unisono.metrics.decisions import Decisions, Reading, decisions_of
+from unisono.metrics.decisions import Decisions, decisions_of
+from unisono.model.losses.base import Reading
 from unisono.task.averages import BINARY, MACRO, MICRO, WEIGHTED
 
 Counts = npt.NDArray[np.float64]
@@ -108,7 +109,7 @@ class ClassQuotient(ClassCounts):
     def __init__(self, name: str, quotient: Quotient, average: str | None, reading: Reading) -> None:
         super().__init__(name, reading)
         self.quotient = quotient
-        self.average = average or reading.averages.get(name)
+        self.average = average
         self.exclusive = self.average == BINARY
 
     def average_of(self, sums: Tensor) -> str:

@@ -14,8 +14,10 @@ from unisono.data.tree import leaves, map_tree
 from unisono.errors import UsageError
 from unisono.metrics.base import GatheredMetric, Metric, Sums, one_number, ratio
 from unisono.metrics.hits import share
-from unisono.model.targets import across
+from unisono.model.targets import across, refuse_other_number
+from unisono.task.metric_names import direction_of
 
+WHY = "means of single workers cannot be combined exactly"
 REMEDY = (
     "return one value for each sample or the pair (sum, weight), "
     "or set `gathered = True` on the function to receive all outputs and targets at once"
@@ -52,12 +54,11 @@ class CustomMean(Metric):
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.name = _name_of_function(function)
-        self.higher_is_better = bool(getattr(function, "higher_is_better", True))
+        self.higher_is_better = direction_of(function, self.name)
         self._takes_weights = _takes_weights(function)
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        with torch.no_grad():
-            result = self.function(outputs, targets, **({"weights": weights} if self._takes_weights else {}))
+        result = self.values(outputs, targets, weights)
         if isinstance(result, tuple) and len(result) == 2:
             if weights is not None and not self._takes_weights:
                 raise UsageError(
@@ -69,11 +70,17 @@ class CustomMean(Metric):
         if self._takes_weights:
             raise UsageError(f"{self.label} takes sample weights, so it must return (sum, weight)")
         if not isinstance(result, (Tensor, np.ndarray)) or result.ndim == 0:
-            raise UsageError(f"{self.label} returned one number, and means of single workers cannot be combined exactly; {REMEDY}")
+            raise UsageError(f"{self.label} returned one number, and {WHY}; {REMEDY}")
         values = torch.as_tensor(result)
+        refuse_other_number(values, targets, f"{self.label}: {WHY}; {REMEDY}")
         if weights is None:
             return share(values, None)
         return share(values, across(weights.to(torch.float64), values, self.label).expand(values.shape))
+
+    def values(self, outputs: Any, targets: Any, weights: Tensor | None) -> Any:
+        """What the function returns."""
+        with torch.no_grad():
+            return self.function(outputs, targets, **({"weights": weights} if self._takes_weights else {}))
 
     def value(self, sums: Sums) -> float:
         return ratio(sums[0], sums[1])
@@ -86,7 +93,7 @@ class CustomGathered(GatheredMetric):
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.name = _name_of_function(function)
-        self.higher_is_better = bool(getattr(function, "higher_is_better", True))
+        self.higher_is_better = direction_of(function, self.name)
         self._takes_weights = _takes_weights(function)
 
     def rows(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:

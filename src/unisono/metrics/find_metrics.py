@@ -14,10 +14,10 @@ from unisono.errors import UsageError, unknown_name
 from unisono.metrics.base import Metric
 from unisono.metrics.counts import QUOTIENTS, BalancedAccuracy, ClassQuotient, Kappa
 from unisono.metrics.custom_metric import custom_metric
-from unisono.metrics.decisions import Reading
 from unisono.metrics.hits import Accuracy, TopAccuracy
 from unisono.metrics.regression import Determination, MeanError, square_root
 from unisono.metrics.scores import ScoreArea, average_precision, roc_area
+from unisono.model.losses.base import LOGITS, Reading
 from unisono.task.averages import AVERAGES, MACRO, OF_OUTPUTS, Averages
 
 METRICS: Mapping[str, Callable[[Reading], Metric]] = MappingProxyType(
@@ -43,20 +43,16 @@ METRICS: Mapping[str, Callable[[Reading], Metric]] = MappingProxyType(
 )
 """Name -> file and class. top_K_accuracy is one too, for every K."""
 
+OF_LOGITS = Reading(predicts=LOGITS, one_hot=False)
 TOP = re.compile(r"top_([1-9][0-9]*)_accuracy")
 
 
 def resolve_metrics(
-    metrics: Iterable[str | Callable[..., Any]],
-    *,
-    ignore_label: int | None = None,
-    one_hot: bool = False,
-    averages: Averages = OF_OUTPUTS,
+    metrics: Iterable[str | Callable[..., Any]], reading: Reading = OF_LOGITS, averages: Averages = OF_OUTPUTS
 ) -> tuple[Metric, ...]:
-    """Pure: returns metrics by name or function, in this order. `ignore_label` and `one_hot` are those of the loss, so that loss
-    and metrics read targets alike; `averages` are those of a run that began earlier."""
-    reading = Reading(ignore_label, one_hot, averages)
-    found = tuple(_find_metric(metric, reading) for metric in metrics)
+    """Pure: returns metrics by name or function, in this order. `reading` is that of the loss, so that loss and metrics read
+    outputs and targets alike; `averages` are those of a run that began earlier."""
+    found = tuple(_find_metric(metric, reading, averages) for metric in metrics)
     names = [metric.name for metric in found]
     for name in names:
         if name == "loss":
@@ -71,9 +67,11 @@ def resolve_metrics(
     return found
 
 
-def _find_metric(metric: str | Callable[..., Any], reading: Reading) -> Metric:
+def _find_metric(metric: str | Callable[..., Any], reading: Reading, averages: Averages) -> Metric:
     """Returns the metric of this name, or made of this function; refuses unknown names."""
     if isinstance(metric, str):
+        if metric in QUOTIENTS:
+            return ClassQuotient(metric, QUOTIENTS[metric], averages.get(metric), reading)
         if metric in METRICS:
             return METRICS[metric](reading)
         top = TOP.fullmatch(metric)

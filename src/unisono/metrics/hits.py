@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from unisono.errors import UsageError
 from unisono.metrics.base import DECISIONS, Metric, Sums, ratio
-from unisono.metrics.decisions import Reading, decisions_of, is_classes
-from unisono.model.targets import as_labels, one_tensor
+from unisono.metrics.decisions import aligned, decisions_of, importance_of, is_classes
+from unisono.model.losses.base import Reading
+from unisono.model.targets import as_labels
 
 ON_HOST = (torch.float32, torch.float64)
 
@@ -50,15 +51,16 @@ class Accuracy(Metric):
     def __init__(self, reading: Reading) -> None:
         self.reading: Reading = reading
         self._pair = HitsAndTotal()
+        self._counts_all = reading.ignore_label is None and not reading.channels_last
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        if weights is None and self.reading.ignore_label is None and is_classes(outputs, targets):  # the way of most steps
+        if weights is None and self._counts_all and is_classes(outputs, targets):  # the way of most steps
             return self._pair.of((outputs.argmax(1) == targets).count_nonzero(), targets.numel())
         decided = decisions_of(outputs, targets, weights, self.reading, self.label)
         return share(decided.predicted == decided.truth, decided.importance)
 
     def quick_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[float, ...] | None:
-        if weights is not None or self.reading.ignore_label is not None or not is_classes(outputs, targets):
+        if weights is not None or not self._counts_all or not is_classes(outputs, targets):
             return None
         if outputs.device.type != "cpu" or outputs.dtype not in ON_HOST:
             return None
@@ -80,10 +82,7 @@ class TopAccuracy(Metric):
         self.reading: Reading = reading
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        outputs = one_tensor("outputs", outputs, self.label).detach()
-        targets = one_tensor("targets", targets, self.label)
-        if self.reading.one_hot and targets.shape == outputs.shape and outputs.dim() > 1:
-            targets = targets.argmax(1)
+        outputs, targets = aligned(outputs, targets, self.reading, self.label)
         if not is_classes(outputs, targets) or outputs.shape[1] < self.k:
             raise UsageError(
                 f"{self.label} needs one class for each sample and at least {self.k} classes; "
@@ -91,7 +90,7 @@ class TopAccuracy(Metric):
             )
         truth = as_labels(outputs, targets, self.label)
         hits = (outputs.topk(self.k, dim=1).indices == truth.unsqueeze(1)).any(1)
-        return share(hits, self.reading.importance(truth, weights, self.label))
+        return share(hits, importance_of(truth, weights, self.reading, self.label))
 
     def value(self, sums: Sums) -> float:
         return ratio(sums[0], sums[1])

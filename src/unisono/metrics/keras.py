@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.metrics.base import Metric, Sums, ratio
-from unisono.metrics.metric_names import is_error
 from unisono.model.keras.pure import Pure
+from unisono.task.metric_names import direction_of
 
 MOST_STEP_SUMS = 4096
 """A metric with more sums than this (a large confusion matrix) is computed in evaluations only, not in every training step."""
+COUNTS: Mapping[str, str] = MappingProxyType(
+    {"TruePositives": "up", "TrueNegatives": "up", "FalsePositives": "down", "FalseNegatives": "down"}
+)
+"""Metrics of Keras of which it does not say itself whether higher is better."""
 
 
 class KerasMetric(Metric):
@@ -30,8 +35,7 @@ class KerasMetric(Metric):
         """Whether nobody asked for it in `compile`, so that it judges no epoch unless it is named."""
         self._where = slice(start, start + sum(prod(variable.shape) for variable in metric.variables))
         self.num_sums = width if (width := self._where.stop - start) <= MOST_STEP_SUMS else None
-        direction = getattr(metric, "_direction", None)
-        self.higher_is_better = direction == "up" if direction is not None else not is_error(name)
+        self.higher_is_better = _direction(metric, name)
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:  # noqa: ARG002
         return torch.as_tensor(self.pure.remembered(outputs)[self._where], dtype=torch.float64)
@@ -58,6 +62,15 @@ class KerasMetric(Metric):
                 f"{self.label} returns {found.size} numbers, but epochs are compared by one number; average them (average='macro')"
             )
         return float(found)
+
+
+def _direction(metric: Any, name: str) -> bool | None:
+    """Pure: whether higher is better, as Keras or the user's class or function says it, else by the name."""
+    kept = getattr(metric, "_direction", None) or COUNTS.get(type(metric).__name__)
+    if kept is not None and getattr(metric, "higher_is_better", None) is None:
+        return bool(kept == "up")
+    owner = metric if hasattr(metric, "higher_is_better") else getattr(metric, "_fn", None)
+    return direction_of(owner, name)
 
 
 def keras_metrics(pure: Pure) -> Sequence[KerasMetric]:

@@ -13,9 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unisono.errors import UsageError
 from unisono.metrics.base import SCORES, GatheredMetric, Sums
-from unisono.metrics.decisions import Reading, is_classes
-from unisono.model.targets import across, as_labels, one_tensor, shaped_like
+from unisono.metrics.decisions import aligned, is_classes
+from unisono.model.losses.base import LOGITS, PROBABILITIES, Reading
+from unisono.model.targets import across, as_labels, shaped_like
 
 Column = npt.NDArray[np.float64]
 Area = Callable[[Column, Column], float]
@@ -33,18 +35,24 @@ class ScoreArea(GatheredMetric):
         self.reading: Reading = reading
 
     def rows(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
-        outputs = one_tensor("outputs", outputs, self.label).detach().to(torch.float64)
-        targets = one_tensor("targets", targets, self.label)
-        if self.reading.one_hot and targets.shape == outputs.shape and outputs.dim() > 1 and outputs.shape[1] > 1:
-            targets = targets.argmax(1)
+        outputs, targets = aligned(outputs, targets, self.reading, self.label)
+        outputs = outputs.to(torch.float64)
         if is_classes(outputs, targets):
             return self._rows_of_classes(outputs, as_labels(outputs, targets, self.label), weights)
         return self._rows_of_labels(outputs, shaped_like(outputs, targets, self.label), weights)
 
     def _rows_of_classes(self, outputs: Tensor, truth: Tensor, weights: Tensor | None) -> Tensor:
         """Returns a row for each sample: its weight, its class, and its scores."""
-        # Of two classes the difference of logits orders samples as the probability does, but never saturates.
-        scores = outputs[:, 1:] - outputs[:, :1] if outputs.shape[1] == 2 else torch.softmax(outputs, dim=1)
+        predicts, is_pair = self.reading.predicts, outputs.shape[1] == 2
+        if predicts not in (LOGITS, PROBABILITIES) and not is_pair:
+            raise UsageError(
+                f"{self.label} orders samples by the probability of each class, but {self.reading.owner} does not say whether the "
+                'outputs are probabilities or logits; set its attribute `predicts` to "logits" or "probabilities"'
+            )
+        if predicts == PROBABILITIES:
+            scores = outputs[:, 1:] if is_pair else outputs
+        else:  # of two classes the difference of logits orders samples as the probability does, but never saturates
+            scores = outputs[:, 1:] - outputs[:, :1] if is_pair else torch.softmax(outputs, dim=1)
         return self._kept_rows(truth, scores.movedim(1, -1).flatten(0, -2), truth.flatten().unsqueeze(1), weights)
 
     def _rows_of_labels(self, outputs: Tensor, truth: Tensor, weights: Tensor | None) -> Tensor:

@@ -61,6 +61,22 @@ def _long_lengths(tensor: Tensor) -> list[int]:
     return [length for length in tensor.shape[1:] if length != 1]
 
 
+def refuse_other_number(values: Tensor, targets: Any, what: str) -> None:
+    """Refuses values that are not as many for each sample: a mean over the samples is one too if it keeps another axis."""
+    num_samples = _num_samples(targets)
+    if num_samples and values.numel() % num_samples:
+        raise UsageError(f"{values.numel()} values of shape {tuple(values.shape)} for {num_samples} samples, from {what}")
+
+
+def _num_samples(targets: Any) -> int:
+    """Returns the length of the first axis of the first tensor; 0 where there is none."""
+    while not isinstance(targets, Tensor):
+        if not isinstance(targets, (dict, tuple, list)) or not targets:
+            return 0
+        targets = next(iter(targets.values())) if isinstance(targets, dict) else targets[0]
+    return len(targets) if targets.dim() else 0
+
+
 def across(weights: Tensor, values: Tensor, wanted_by: str) -> Tensor:
     """Returns sample weights as a view that broadcasts over `values`, whose first axis is the sample."""
     if weights.dim() != 1 or values.dim() < 1 or len(weights) != len(values):

@@ -14,7 +14,7 @@ import numpy as np
 from unisono.data.data_differences import PART_NAMES
 from unisono.errors import UsageError, unknown_name
 from unisono.metrics import Metric, resolve_metrics
-from unisono.model.losses import resolve_loss
+from unisono.model.losses import Reading, resolve_loss
 from unisono.predict.finished_run import PREFIXES, WEIGHTS, FinishedRun, open_run
 from unisono.predict.intervals import NUM_RESAMPLES, Predictions, paired_bootstrap, spread, wilson
 from unisono.task.averages import KEY, MEANINGS, UNNAMED, recorded_averages
@@ -139,11 +139,10 @@ class _Measured:
         average = next((one for one in averages if one), "")
         options = [run.config["settings"]["loss_options"].get("ignore_label") for run in runs]
         try:
-            given = {short: average} if average else {}
-            metric = resolve_metrics([short], ignore_label=options[0], one_hot=_reads_one_hot(runs[0]), averages=given)[0]
+            metric = resolve_metrics([short], _reading_of(runs[0]), {short: average} if average else {})[0]
         except UsageError:  # the loss, or a function of the task
             metric = None
-        higher = metric.higher_is_better if metric is not None else short != "loss"
+        higher = bool(metric.higher_is_better) if metric is not None else short != "loss"
         num_samples = runs[0].summary["split"]["num_samples"].get(split) if split is not None else None
         is_counted = COUNTED.fullmatch(short) is not None and all(option is None for option in options)
         num_unknown = len(averages.get("", ())) if average else 0
@@ -340,9 +339,11 @@ def _average(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def _reads_one_hot(run: FinishedRun) -> bool:
-    """Whether targets as long as the outputs are one-hot classes, as the loss of the run reads them."""
+def _reading_of(run: FinishedRun) -> Reading:
+    """How the loss of a run reads outputs and targets, which one of an earlier version has not recorded."""
+    if "reading" in run.summary:
+        return Reading(**run.summary["reading"])
     try:
-        return resolve_loss(run.config["settings"]["loss"], run.config["settings"]["loss_options"]).one_hot
+        return resolve_loss(run.config["settings"]["loss"], run.config["settings"]["loss_options"]).reading
     except UsageError:  # a function of the task, or none
-        return False
+        return Reading()

@@ -199,7 +199,8 @@ class Task:
     )
     monitor: str | None = setting(
         None,
-        "the metric that decides which epoch is best, e.g. val_f1 (default: the first metric of the validation, or its loss)",
+        "the metric that decides which epoch is best, e.g. val_f1; M:max or M:min gives the direction where the "
+        "name does not say it (default: the first metric of the validation, or its loss)",
         "METRIC",
         flag="--best",
     )

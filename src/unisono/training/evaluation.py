@@ -11,8 +11,8 @@ from unisono.data.loader import batches_in_order
 from unisono.data.sharding_plan import cut
 from unisono.data.source import Source
 from unisono.metrics import Accumulator, Metric
-from unisono.metrics.metric_names import metric_name
 from unisono.model.base import TEST, VALIDATION, Evaluated, Logged
+from unisono.task.metric_names import metric_name
 from unisono.training.logged_values import mean_logged_values
 
 

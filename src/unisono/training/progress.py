@@ -63,7 +63,7 @@ class Progress:
         """Pure: the progress with which another attempt resumes, whose goals may differ."""
         weights = None if self.weights is None and not goals.names_weights else goals.weights
         found = replace(self, step_in_epoch=self.step_in_epoch if same_batches else 0, weights=weights)
-        if found.monitor != goals.monitor:
+        if found.monitor != goals.monitor or found.best_epoch != goals.best_epoch_of(found):  # or judged the other way round
             found = replace(found, monitor=goals.monitor, best_epoch=None, best_value=None, compared_from=found.epoch)
         reason = "" if found.step_in_epoch else goals.verdict(found)
         return replace(found, reason=reason, time_to_target_s=found.time_to_target_s if reason == TARGET else None)

@@ -92,8 +92,11 @@ class TrainerBase(ABC):
         if self.progress.best_epoch is None and saved.best_epoch is not None:
             if self.saving is not None:
                 self.saving.best.forget()
+            other = f"in place of {saved.monitor}"
+            if saved.monitor == self.goals.monitor:
+                other = f"and {'higher' if self.goals.higher_is_better else 'lower'} is better, which it was not before"
             notes.append(
-                f"warning: {self.goals.monitor} decides now which epoch is best, in place of {saved.monitor}; it compares only "
+                f"warning: {self.goals.monitor} decides now which epoch is best, {other}; it compares only "
                 f"epochs from {self.progress.compared_from + 1} on, as the weights of earlier ones are not kept"
             )
         return notes + restored.notes(self.comm, bool(self.progress.step_in_epoch))

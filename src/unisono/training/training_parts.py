@@ -12,6 +12,7 @@ from unisono.data.loader import Loader
 from unisono.data.splits import Splits
 from unisono.events import Spans
 from unisono.metrics import Metric
+from unisono.model.losses import Reading
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.task.averages import Averages
 from unisono.task.task import Task
@@ -50,8 +51,10 @@ class TrainingParts:
     settings: Callable[[int], Settings]
     """Learning rates and so on, a function of the step."""
     goals: Goals
-    comparable_metrics: Mapping[str, bool]
-    """Quantities by which epochs can be compared -> whether higher is better."""
+    comparable_metrics: Mapping[str, bool | None]
+    """Quantities by which epochs can be compared -> whether higher is better; None where that is not known."""
+    reading: Reading = field(default_factory=Reading)
+    """How the loss reads outputs and targets, and so the metrics."""
     averages: Averages = field(default_factory=dict)
     """How the metrics average whose names do not say it."""
     num_learning: int = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from torch import Tensor
 from unisono.errors import UsageError
 from unisono.metrics import GatheredMetric, Metric, resolve_metrics
 from unisono.metrics.counts import QUOTIENTS, ClassQuotient
-from unisono.task.averages import UNNAMED, recorded_averages
+from unisono.metrics.find_metrics import OF_LOGITS
+from unisono.task.averages import OF_OUTPUTS, UNNAMED, Averages, recorded_averages
 
 N, C = 101, 5
 RANDOM = torch.Generator().manual_seed(5)
@@ -29,8 +31,8 @@ LOGIT, BIT = LOGITS[:, 0], BITS[:, 0]
 DECIDED = (LOGIT > 0).numpy()
 
 
-def one(metric: str | Callable[..., Any], **reading: Any) -> Metric:
-    return resolve_metrics([metric], **reading)[0]
+def one(metric: str | Callable[..., Any], averages: Averages = OF_OUTPUTS, **reading: Any) -> Metric:
+    return resolve_metrics([metric], replace(OF_LOGITS, **reading), averages)[0]
 
 
 def value(metric: Metric, outputs: Any, targets: Any, weights: Tensor | None = None) -> float:
@@ -282,7 +284,7 @@ def distance(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def test_a_function_of_samples_is_averaged() -> None:
     metric = one(distance)
-    assert (metric.name, metric.higher_is_better, metric.num_sums) == ("distance", True, 2)
+    assert (metric.name, metric.higher_is_better, metric.num_sums) == ("distance", None, 2)
     each = distance(LOGITS, VALUES)
     same(value(metric, LOGITS, VALUES), float(each.mean()))
     same(value(metric, LOGITS, VALUES, WEIGHTS), float((each * WEIGHTS).sum() / WEIGHTS.sum()))
@@ -294,7 +296,7 @@ def test_a_function_that_gives_sum_and_weight() -> None:
 
     rate.higher_is_better = False  # type: ignore[attr-defined]
     metric = one(rate)
-    assert not metric.higher_is_better
+    assert metric.higher_is_better is False
     same(value(metric, {"a": LOGITS}, LABELS), float(LOGITS.sum() / (2 * N)))
     with pytest.raises(UsageError, match="third parameter called weights"):
         metric.sums({"a": LOGITS}, LABELS, WEIGHTS)

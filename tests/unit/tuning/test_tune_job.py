@@ -103,6 +103,15 @@ def test_metrics_that_cannot_be(what: str) -> None:
         objectives_of(asked, ABOUT)
 
 
+def test_a_metric_of_unknown_direction_is_no_objective_until_it_is_said() -> None:
+    about = {**ABOUT, "metrics": {"val_brier": None, "val_loss": False}, "monitor": "val_loss"}
+    assert objectives_of([], about) == [Objective("val_loss", False)]
+    for asked in ("val_brier", "brier", "best_brier"):
+        with pytest.raises(UsageError, match=f"whether a higher or a lower {asked} is better is not known.*--metric {asked}:min"):
+            objectives_of([asked], about)
+    assert objectives_of(["brier:min", "loss"], about) == [Objective("val_brier", False), Objective("val_loss", False)]
+
+
 def test_a_task_that_reports_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="the task reports no metric that compares trials; name metrics of the task"):
         objectives_of([], {**ABOUT, "metrics": {}, "monitor": None})

@@ -1,30 +1,47 @@
-"""How the loss of a compiled Keras model reads outputs, by the names of Keras's loss functions."""
+"""How the loss of a compiled Keras model reads outputs and targets, by the names of Keras's loss functions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from unisono.model.losses.base import CLASSES, NUMBERS, PROBABILITIES
+from unisono.model.losses.base import LOGITS, NUMBERS, PROBABILITIES, Reading
 
-OF_LABELS = ("binary_crossentropy", "binary_focal_crossentropy")
-OF_CLASSES = ("categorical_crossentropy", "sparse_categorical_crossentropy", "categorical_focal_crossentropy")
+BY_OPTION = "from_logits"
 OF_NUMBERS = (
     *("mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error", "mean_squared_logarithmic_error"),
     *("huber", "log_cosh", "poisson"),
 )
+OF_KERAS: Mapping[str, tuple[str | None, bool]] = MappingProxyType(
+    {
+        **dict.fromkeys(("binary_crossentropy", "binary_focal_crossentropy"), (BY_OPTION, False)),
+        **dict.fromkeys(("categorical_crossentropy", "categorical_focal_crossentropy"), (BY_OPTION, True)),
+        "sparse_categorical_crossentropy": (BY_OPTION, False),
+        "kl_divergence": (PROBABILITIES, True),
+        "categorical_hinge": (None, True),  # the largest score decides, which is no probability
+        **dict.fromkeys(("hinge", "squared_hinge"), (LOGITS, False)),
+        **dict.fromkeys(OF_NUMBERS, (NUMBERS, False)),
+        "_cross_entropy": (LOGITS, True),  # "cross_entropy" of a task
+    }
+)
+"""Loss function -> what it reads outputs as (`BY_OPTION`: logits or probabilities, by its option), and whether targets of the shape
+of the outputs are one-hot."""
 
 
-def reading_of(model: Any) -> tuple[str, str | None]:
-    """Pure: the name of the one loss of a compiled and built model, and how it reads outputs (`losses/base.py`); None where that is
-    not known, and for several losses."""
+def reading_of(model: Any) -> Reading:
+    """Pure: how the one loss of a compiled and built model reads outputs and targets; of several losses, and of one that the model
+    computes itself, what its attributes say."""
+    owner = Reading(f"the Keras model {type(model).__name__}", channels_last=True)
     losses = [] if model._compile_loss is None else [entry.loss for entry in model._compile_loss._flat_losses]
-    if len(losses) != 1 or losses[0] is None:
-        return "", None
+    if len(losses) != 1 or losses[0] is None or not type(model).compute_loss.__module__.startswith("keras."):
+        return owner.said_by(model)
     function, options = getattr(losses[0], "fn", None), getattr(losses[0], "_fn_kwargs", {})
-    name = getattr(function, "__name__", "")
-    takes_logits = bool(options.get("from_logits"))
-    if name in OF_LABELS:
-        return repr(name), CLASSES if takes_logits else PROBABILITIES
-    if name in OF_CLASSES:  # the largest output decides, whether it is a logit or a probability
-        return repr(name), CLASSES if takes_logits else None
-    return repr(name), NUMBERS if name in OF_NUMBERS else None
+    name = getattr(function, "__name__", None) or type(losses[0]).__name__
+    predicts, one_hot = None, None
+    if getattr(function, "__module__", "").startswith(("keras.", "unisono.")):
+        predicts, one_hot = OF_KERAS.get(name, (None, None))
+    if predicts == BY_OPTION:
+        predicts = LOGITS if options.get(BY_OPTION) else PROBABILITIES
+    found = Reading(f"the loss {name!r}", predicts, one_hot, channels_last=options.get("axis", -1) != 1)
+    return found.said_by(losses[0]).said_by(function)

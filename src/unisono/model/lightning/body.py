@@ -69,6 +69,8 @@ class LightningBody:
     this worker had. A metric object of TorchMetrics is computed when the stage ends. `with_outputs`: an evaluation also calls
     `forward`, for metrics that the task names."""
 
+    has_targets = False
+
     def __init__(self, model: nn.Module, trainer: TrainerStandIn, with_outputs: bool = False) -> None:
         self.trainer = trainer
         self.with_outputs = with_outputs

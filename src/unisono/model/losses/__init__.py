@@ -5,7 +5,7 @@ Imported by keras/, metrics, predict and training; imports model.
 
 from __future__ import annotations
 
-from unisono.model.losses.base import Loss
+from unisono.model.losses.base import Loss, Reading
 from unisono.model.losses.find_loss import resolve_loss
 
-__all__ = ["Loss", "resolve_loss"]
+__all__ = ["Loss", "Reading", "resolve_loss"]

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unisono.errors import UsageError
-from unisono.model.losses.base import CLASSES, Loss, Weight, total
+from unisono.model.losses.base import LOGITS, Loss, Weight, total
 from unisono.model.targets import across, as_labels, full_precision, one_tensor
 
 NO_LABEL = torch.iinfo(torch.int64).min
@@ -33,7 +33,7 @@ class ClassLoss(Loss):
     class_weights: Sequence[float] | None = None
     ignore_label: int | None = None
 
-    predicts = CLASSES
+    predicts = LOGITS
 
     def __post_init__(self) -> None:
         self._weighing: Tensor | None = None

@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from functools import partial
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from unisono.errors import UsageError
-from unisono.model.losses.base import CLASSES, NUMBERS, PROBABILITIES, Loss, Weight, total
-from unisono.model.targets import across, one_tensor
+from unisono.model.losses.base import LOGITS, NUMBERS, PROBABILITIES, Loss, Reading, Weight, total
+from unisono.model.targets import across, one_tensor, refuse_other_number
 
 REMEDY = 'return one loss for each sample (reduction="none") or the pair (sum, weight)'
-BY_MODULE: Mapping[type, str] = MappingProxyType(
+NUMBERS_OF_TORCH = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+FUNCTIONS_OF_NUMBERS = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss)
+OF_TORCH: Mapping[Any, tuple[str, bool]] = MappingProxyType(
     {
-        **dict.fromkeys((nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss), NUMBERS),
-        nn.BCEWithLogitsLoss: CLASSES,
-        nn.BCELoss: PROBABILITIES,
+        **dict.fromkeys((*NUMBERS_OF_TORCH, *FUNCTIONS_OF_NUMBERS), (NUMBERS, False)),
+        **dict.fromkeys((nn.BCELoss, functional.binary_cross_entropy), (PROBABILITIES, False)),
+        **dict.fromkeys((nn.BCEWithLogitsLoss, functional.binary_cross_entropy_with_logits), (LOGITS, False)),
+        **dict.fromkeys((nn.MultiLabelSoftMarginLoss, functional.multilabel_soft_margin_loss), (LOGITS, False)),
+        functional.cross_entropy: (LOGITS, True),
+        functional.nll_loss: (LOGITS, False),
     }
 )
-"""How losses of torch read outputs."""
+"""Losses of torch -> what they read outputs as, and whether targets of the shape of the outputs are one-hot."""
 WHY = "means of single workers cannot be combined into the exact mean over all workers"
 
 
 class CustomLoss(Loss):
     """`function(outputs, targets)`, or with a third parameter called `weights`: it receives the sample weights or None and
-    multiplies its losses by them. Refuses at once a function that is known to reduce by itself."""
+    multiplies its losses by them. Its attributes `predicts` and `one_hot` say how metrics read outputs and targets. Refuses at
+    once a function that is known to reduce by itself."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.name = getattr(function, "__name__", type(function).__name__)
-        self.predicts = BY_MODULE.get(type(function))
+        self.predicts, self.one_hot = _known(function)
         parameters = _parameters_of(function)
         self._takes_weights = "weights" in parameters
         if _reduction(function, parameters) not in (None, "none"):
@@ -42,19 +50,27 @@ class CustomLoss(Loss):
         if isinstance(function, nn.Module) and any(parameter.requires_grad for parameter in function.parameters()):
             raise UsageError(f"{self.label} has trainable parameters, which belong in the model; compute this loss there")
 
+    @property
+    def reading(self) -> Reading:
+        return super().reading.said_by(self.function)
+
     def __call__(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[Tensor, Weight]:
         if self._moves and isinstance(outputs, Tensor):
             self.function.to(outputs.device)  # type: ignore[attr-defined] # only modules have buffers to move
-        given = {"weights": weights} if self._takes_weights else {}
-        result = self.function(outputs, targets, **given)
+        result = self.values(outputs, targets, weights)
         if isinstance(result, tuple):
             return self._checked_pair(result, weights)
         losses = one_tensor("losses", result, self.label)
         if losses.dim() == 0:
             raise UsageError(f"{self.label} returned one number ({WHY}); {REMEDY}")
+        refuse_other_number(losses, targets, f"{self.label}: {WHY}; {REMEDY}")
         wide = None if weights is None else across(weights, losses, self.label)
         summed, weight = total(losses, wide)
         return losses.sum() if self._takes_weights else summed, weight
+
+    def values(self, outputs: Any, targets: Any, weights: Tensor | None) -> Any:
+        """What the function returns."""
+        return self.function(outputs, targets, **({"weights": weights} if self._takes_weights else {}))
 
     def _checked_pair(self, result: tuple[Any, ...], weights: Tensor | None) -> tuple[Tensor, Weight]:
         """Returns the loss sum and the weight that the function gave as a tuple; refuses any other tuple."""
@@ -74,6 +90,14 @@ class CustomLoss(Loss):
             )
         summed, weight = result
         return summed, weight.detach().to(torch.float64).reshape(()) if isinstance(weight, Tensor) else float(weight)
+
+
+def _known(function: Callable[..., Any]) -> tuple[str | None, bool | None]:
+    """Returns what a loss of torch reads outputs as, and whether its targets are one-hot; None for any other function."""
+    while isinstance(function, partial):
+        function = function.func
+    kind = type(function) if isinstance(function, nn.Module) else function
+    return OF_TORCH.get(kind, (None, None)) if isinstance(kind, (type, FunctionType)) else (None, None)
 
 
 def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unisono.errors import UsageError
-from unisono.model.losses.base import CLASSES, LOGARITHMS, NUMBERS, Loss, Weight, total
+from unisono.model.losses.base import LOGARITHMS, LOGITS, NUMBERS, Loss, Weight, total
 from unisono.model.targets import across, full_precision, one_tensor, shaped_like
 
 
@@ -108,7 +108,7 @@ class BinaryCrossEntropy(ElementLoss):
     pos_weight: float | Sequence[float] | None = None
 
     name = "bce"
-    predicts = CLASSES
+    predicts = LOGITS
 
     def __post_init__(self) -> None:
         self._positive: Tensor | None = None

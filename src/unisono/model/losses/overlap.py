@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unisono.errors import UsageError
-from unisono.model.losses.base import CLASSES, Loss, Weight, total
+from unisono.model.losses.base import LOGITS, Loss, Weight, total
 from unisono.model.targets import across, as_labels, full_precision, one_tensor, shaped_like
 
 
@@ -26,7 +26,7 @@ class Dice(Loss):
     ignore_label: int | None = None
 
     name = "dice"
-    predicts = CLASSES
+    predicts = LOGITS
 
     def __post_init__(self) -> None:
         if self.smooth < 0:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from unisono.errors import UsageError
 from unisono.model.base import TRAIN, Evaluated, Logged, ModelAdapter, PartialEpochLog, Ready, StreamKey
 from unisono.model.tail import LOSS, NOT_FINITE, WEIGHT, Tail
+from unisono.model.targets import HALVES
 from unisono.model.torch.aliases import refuse_aliases
 from unisono.model.torch.body import Body, Outcome
 from unisono.model.torch.buffers import Buffers
@@ -83,7 +84,7 @@ class TorchAdapter(ModelAdapter):
             part.watch(on_ready)
         self.seed(key)
         with self.autocast():
-            found = self.body(self.model, self.to_device(batch), key.step)
+            found = self.body(self.model, self._batch_on_device(batch), key.step)
         self.backward(found, part)
         part.report_remaining_buckets()
         self.tail.set_uses(part.used)
@@ -163,7 +164,7 @@ class TorchAdapter(ModelAdapter):
 
     def evaluate(self, batch: Any) -> Evaluated:
         with self._evaluation_mode():
-            return self.body.evaluate(self.model, self.to_device(batch))
+            return self.body.evaluate(self.model, self._batch_on_device(batch))
 
     def end(self, stage: str) -> Logged | None:
         with nullcontext() if stage == TRAIN else self._evaluation_mode():
@@ -247,15 +248,22 @@ class TorchAdapter(ModelAdapter):
         if self.device.type == "cuda":
             torch.cuda.default_generators[self.device.index or 0].manual_seed(value)
 
-    def to_device(self, batch: Any) -> Any:
-        """Local: returns a batch of arrays as tensors on the device; floating arrays get the type of the parameters."""
+    def _batch_on_device(self, batch: Any) -> Any:
+        """Local: as `to_device`, but a model in half precision does not round the targets and the weights of the samples."""
+        if self.dtype not in HALVES or not self.body.has_targets or not isinstance(batch, tuple):
+            return self.to_device(batch)
+        return self.to_device(batch[0]), *(self.to_device(part, torch.float32) for part in batch[1:])
+
+    def to_device(self, batch: Any, dtype: torch.dtype | None = None) -> Any:
+        """Local: returns a batch of arrays as tensors on the device; floating arrays get this type, or that of the parameters."""
         if isinstance(batch, tuple):
-            return tuple([self.to_device(part) for part in batch])
+            return tuple([self.to_device(part, dtype) for part in batch])
         if isinstance(batch, dict):
-            return {name: self.to_device(part) for name, part in batch.items()}
+            return {name: self.to_device(part, dtype) for name, part in batch.items()}
         tensor = batch if isinstance(batch, Tensor) else torch.from_numpy(batch)
-        if tensor.dtype is not self.dtype and tensor.is_floating_point():
-            tensor = tensor.to(self.dtype)
+        dtype = dtype or self.dtype
+        if tensor.dtype is not dtype and tensor.is_floating_point():
+            tensor = tensor.to(dtype)
         if self.device.type != "cpu":
             return tensor.to(self.device, non_blocking=True)
         return tensor.clone(memory_format=torch.contiguous_format) if self.aligns else tensor

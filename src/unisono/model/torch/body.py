@@ -28,6 +28,9 @@ class Outcome(NamedTuple):
 class Body(Protocol):
     """Computes the loss of a batch of tensors for one kind of model."""
 
+    has_targets: bool
+    """Whether a batch is (inputs, targets[, weights]), and not what steps of the model itself take."""
+
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome: ...
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
@@ -54,6 +57,8 @@ class Body(Protocol):
 
 class LossBody:
     """The body of a plain module with a loss: batch = (inputs, targets[, weights])."""
+
+    has_targets = True
 
     def __init__(self, loss: Callable[..., tuple[Tensor, Tensor | float]] | None) -> None:
         self.loss = loss

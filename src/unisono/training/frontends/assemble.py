@@ -18,14 +18,13 @@ from unisono.data.sharding_plan import Plan, Windows
 from unisono.data.splits import Splits
 from unisono.data.streamed_reads import splits_with_streams
 from unisono.errors import UsageError
-from unisono.metrics.metric_names import metric_name
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.optim.schedules import Schedule
 from unisono.optim.torch_schedulers import EPOCH, Stepped
 from unisono.task.overrides import ResolvedTask
-from unisono.task.task import BEST, FINAL, Task
+from unisono.task.task import Task
 from unisono.training.batch_norms import refuse_synchronised
-from unisono.training.early_stopping import Goals
+from unisono.training.early_stopping import make_goals
 from unisono.training.frontends.base import Extent, FrontEnd, frontend_of
 from unisono.training.frontends.device import compute_device
 from unisono.training.frontends.factories import make_model, make_splits
@@ -60,6 +59,7 @@ def assemble(
     plan = Plan(len(splits.train), task.global_batch, task.seed, windows=_windows_of(splits))
     body = front.body(Extent(plan.steps_per_epoch, comm.rank, comm.size), front.needs_outputs(metrics))
     comparable = front.comparable_metrics(metrics, front.try_out(body, splits, device))
+    goals = make_goals(task, comparable, splits.validation is not None, options.on_nan)
     if options.init_from is not None:  # before the optimiser, which may keep a copy of the weights
         initialise(model, options.init_from)
     train_metrics = front.train_metrics(metrics)
@@ -102,8 +102,9 @@ def assemble(
         metrics=metrics,
         train_metrics=train_metrics,
         settings=settings,
-        goals=make_goals(task, comparable, splits, options.on_nan),
-        comparable_metrics=comparable,
+        goals=goals,
+        comparable_metrics=comparable if goals.monitor is None else {**comparable, goals.monitor: goals.higher_is_better},
+        reading=front.reading_of_loss(),
         averages=averages,
         num_learning=setup.roles.num_learning,
         schedule_note="" if stepped is None else stepped.describe(plan.steps_per_epoch),
@@ -173,42 +174,6 @@ def _with_interval(task: Task, stepped: Stepped | None) -> Task:
     elif task.schedule is not None and stepped is not None and stepped.steps_per_row > 1:
         options["interval"] = EPOCH
     return replace(task, schedule_options=options)
-
-
-def make_goals(task: Task, known: Mapping[str, bool], splits: Splits, on_nan: str) -> Goals:
-    """Pure: the goals of the training. Epochs are compared by one of `known`, each with whether higher is better; refuses
-    others. The weights of the best epoch count where the user has set what decides, else the final ones, unless the task says
-    which."""
-    monitor = task.monitor
-    if monitor is not None and monitor not in known and metric_name("val_", monitor) in known:
-        monitor = metric_name("val_", monitor)
-    if monitor is not None and monitor not in known:
-        raise UsageError(f"the task has no metric {monitor!r} (monitor, --best); known: {', '.join(known)}")
-    if splits.validation is None:
-        wanted = [name for name in ("monitor", "target", "patience") if getattr(task, name) is not None]
-        wanted += ["weights best"] * (task.weights == BEST)
-        if wanted:
-            raise UsageError(f"{wanted[0]} of the task needs validation data; give un.Splits(..., validation=...)")
-        return Goals(task.epochs, None, on_nan=on_nan)
-    if not known:
-        wanted = [one for one in ("target", "patience") if getattr(task, one) is not None]
-        wanted += ["weights best"] * (task.weights == BEST)
-        if wanted:
-            raise UsageError(f"{wanted[0]} of the task needs a metric or a loss that compares epochs; name metrics of the task")
-        return Goals(task.epochs, None, on_nan=on_nan)
-    name = monitor or next(iter(known))
-    is_set = any(one is not None for one in (monitor, task.target, task.patience))
-    weights = task.weights or (BEST if is_set else FINAL)
-    return Goals(
-        task.epochs,
-        name,
-        known[name],
-        task.target,
-        task.patience,
-        on_nan=on_nan,
-        weights=weights,
-        names_weights=task.weights is not None,
-    )
 
 
 def _windows_of(splits: Splits) -> Windows | None:

@@ -17,7 +17,8 @@ from unisono.data.sharding_plan import Plan
 from unisono.data.source import Source
 from unisono.data.splits import Splits
 from unisono.errors import UsageError, unknown_name
-from unisono.metrics import Metric
+from unisono.metrics import Metric, resolve_metrics
+from unisono.model.losses import Reading
 from unisono.model.recognise import is_keras_module, is_lightning
 from unisono.model.torch.adapter import TorchAdapter, trainable
 from unisono.model.torch.body import Body
@@ -26,7 +27,7 @@ from unisono.optim.schedules import Schedule, make_schedule
 from unisono.optim.without_dynamo import leave_out_dynamo
 from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.task import Task
-from unisono.training.frontends.try_out import LossReading, try_parts
+from unisono.training.frontends.try_out import try_parts
 from unisono.training.train_metrics import summable_metrics
 
 DEFAULT_LR = 0.01
@@ -56,13 +57,14 @@ class FrontEnd(ABC):
     def build(self, source: Source, device: torch.device) -> None:  # noqa: B027 - most models are built already
         """Blocking: gives loss and metrics their shapes from the first samples of the data."""
 
-    @abstractmethod
     def metrics(self, averages: Averages = OF_OUTPUTS) -> tuple[Metric, ...]:
-        """Returns the metrics of the task, which read targets as its loss does, with the averages of a run that began earlier."""
+        """Returns the metrics of the task, which read outputs and targets as its loss does, with the averages of a run that began
+        earlier."""
+        return resolve_metrics(self.task.metrics, self.reading_of_loss(), averages)
 
     @abstractmethod
-    def reading_of_loss(self) -> LossReading:
-        """Pure: how the loss reads outputs, which metrics must read alike."""
+    def reading_of_loss(self) -> Reading:
+        """Pure: how the loss reads outputs and targets, which metrics must read alike."""
 
     def needs_outputs(self, metrics: Sequence[Metric]) -> bool:
         """Pure: whether these metrics need the model's outputs."""
@@ -73,11 +75,11 @@ class FrontEnd(ABC):
         """Returns the function that computes the loss of a batch."""
 
     @abstractmethod
-    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:
+    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool | None]:
         """Blocking: runs two samples through the model, so that mistakes are reported before work starts. Returns the quantities
         by which epochs can be compared besides the metrics, each with whether higher is better."""
 
-    def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool]) -> dict[str, bool]:
+    def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool | None]) -> dict[str, bool | None]:
         """Pure: the quantities by which epochs can be compared, each with whether higher is better; the first is the default."""
         return {f"val_{metric.name}": metric.higher_is_better for metric in metrics} | dict(others)
 

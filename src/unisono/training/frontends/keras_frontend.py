@@ -20,13 +20,14 @@ from unisono.model.keras.loss_reading import reading_of
 from unisono.model.keras.make_replica import build_with, compile_as
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.optimizer import keras_names, make_keras_optimizer, rate_of
+from unisono.model.losses import Reading
 from unisono.model.recognise import is_keras_optimizer
 from unisono.model.torch.body import Body, split_batch
 from unisono.optim.optimizers import optimizer_class
 from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
-from unisono.training.frontends.try_out import LossReading, first_outputs, first_samples, try_out
+from unisono.training.frontends.try_out import first_outputs, first_samples, try_out
 
 
 class KerasFrontEnd(FrontEnd):
@@ -76,11 +77,12 @@ class KerasFrontEnd(FrontEnd):
 
     def metrics(self, averages: Averages = OF_OUTPUTS) -> tuple[Metric, ...]:
         """The metrics that the model counts itself, and Unisono's by name."""
-        ours = resolve_metrics([metric for metric in self.task.metrics if not _is_of_keras(metric)], averages=averages)
+        names = [metric for metric in self.task.metrics if not _is_of_keras(metric)]
+        ours = resolve_metrics(names, self.reading_of_loss(), averages)
         return (*keras_metrics(self.module.pure), *ours)
 
-    def reading_of_loss(self) -> LossReading:
-        return LossReading(*reading_of(self.module.pure.model))
+    def reading_of_loss(self) -> Reading:
+        return reading_of(self.module.pure.model)
 
     def needs_outputs(self, metrics: Sequence[Metric]) -> bool:
         return any(not isinstance(metric, KerasMetric) for metric in metrics)
@@ -88,11 +90,11 @@ class KerasFrontEnd(FrontEnd):
     def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> Body:  # noqa: ARG002, B008
         return KerasBody(with_outputs)
 
-    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:  # noqa: ARG002
+    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool | None]:  # noqa: ARG002
         try_out(self.model, splits, self.task, device)
         return {"val_loss": False}
 
-    def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool]) -> dict[str, bool]:
+    def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool | None]) -> dict[str, bool | None]:
         """As in the base class; metrics that Keras counts beside those of the outputs come last."""
         beside = {f"val_{one.name}" for one in metrics if isinstance(one, KerasMetric) and one.is_beside}
         return dict(sorted(super().comparable_metrics(metrics, others).items(), key=lambda pair: pair[0] in beside))

@@ -14,20 +14,21 @@ from unisono.data.sharding_plan import Plan
 from unisono.data.source import Source
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
-from unisono.metrics import Metric, resolve_metrics
-from unisono.metrics.metric_names import is_error, metric_name
+from unisono.metrics import Metric
 from unisono.model.base import TEST, VALIDATION, Evaluated
 from unisono.model.lightning.body import LightningBody, TrainerStandIn, evaluation_step
 from unisono.model.lightning.module import configured_optimizer
+from unisono.model.losses import Reading
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.body import Body, split_batch
 from unisono.optim.optimizers import make_optimizer
 from unisono.optim.schedules import Schedule, make_schedule, ready_schedule
-from unisono.task.averages import OF_OUTPUTS, Averages
+from unisono.task.averages import Averages
+from unisono.task.metric_names import direction_of_name, metric_name
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
 from unisono.training.frontends.torchmetrics_states import share_metrics
-from unisono.training.frontends.try_out import LossReading, first_outputs, first_samples, try_metrics, without_learning
+from unisono.training.frontends.try_out import first_outputs, first_samples, try_metrics, without_learning
 
 SAID_BY_MODULE = ("loss", "loss_options", "optimizer", "optimizer_options", "lr", "schedule", "schedule_options")
 """Settings of a task that `training_step` and `configure_optimizers` make instead."""
@@ -45,18 +46,14 @@ class LightningFrontEnd(FrontEnd):
                 )
         return self.task
 
-    def metrics(self, averages: Averages = OF_OUTPUTS) -> tuple[Metric, ...]:
-        """The metrics of the task, computed from the module's `forward`; what it logs itself is not among them."""
-        return resolve_metrics(self.task.metrics, averages=averages)
-
-    def reading_of_loss(self) -> LossReading:
-        """Unknown: the module computes the loss itself."""
-        return LossReading()
+    def reading_of_loss(self) -> Reading:
+        """What attributes of the module say of its `forward`, by which metrics are computed: it computes the loss itself."""
+        return Reading(f"the module {self._type_name}").said_by(self.model)
 
     def body(self, extent: Extent = Extent(), with_outputs: bool = False) -> LightningBody:  # noqa: B008
         return LightningBody(self.model, TrainerStandIn(self.task.epochs, *extent), with_outputs)
 
-    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:
+    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool | None]:
         """Runs two samples through its validation, as Lightning's Trainer does before it starts."""
         assert isinstance(body, LightningBody)
         for stage, source in ((VALIDATION, splits.validation), (TEST, splits.test)):
@@ -75,8 +72,8 @@ class LightningFrontEnd(FrontEnd):
             body.begin(VALIDATION)
             seen = body.evaluate(self.model, first_samples(splits.validation, self.model, device))
             logged = body.end(VALIDATION)
-        found = {} if seen.loss_sum is None else {"val_loss": False}
-        found |= {metric_name("val_", name): not is_error(name) for name in logged}
+        found: dict[str, bool | None] = {} if seen.loss_sum is None else {"val_loss": False}
+        found |= {metric_name("val_", name): direction_of_name(name) for name in logged}
         if not found and not body.with_outputs:
             raise UsageError(
                 f"validation_step of {self._type_name} returns no loss and logs nothing; return a loss, or log a metric"

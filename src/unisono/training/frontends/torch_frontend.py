@@ -10,14 +10,12 @@ import torch
 
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
-from unisono.metrics import Metric, resolve_metrics
-from unisono.model.losses import Loss, resolve_loss
+from unisono.model.losses import Loss, Reading, resolve_loss
 from unisono.model.torch.body import Body, LossBody
 from unisono.optim.optimizers import reads_lr
-from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
-from unisono.training.frontends.try_out import LossReading, try_out
+from unisono.training.frontends.try_out import try_out
 
 
 class TorchFrontEnd(FrontEnd):
@@ -33,15 +31,9 @@ class TorchFrontEnd(FrontEnd):
             )
         return replace(self.task, optimizer=optimizer, lr=DEFAULT_LR if self.task.lr is None and reads else self.task.lr)
 
-    def metrics(self, averages: Averages = OF_OUTPUTS) -> tuple[Metric, ...]:
+    def reading_of_loss(self) -> Reading:
         loss = self._loss()
-        if loss is None:
-            return resolve_metrics(self.task.metrics, averages=averages)
-        return resolve_metrics(self.task.metrics, ignore_label=loss.ignore_label, one_hot=loss.one_hot, averages=averages)
-
-    def reading_of_loss(self) -> LossReading:
-        loss = self._loss()
-        return LossReading() if loss is None else LossReading(repr(loss.name), loss.predicts)
+        return Reading("the model").said_by(self.model) if loss is None else loss.reading
 
     def _loss(self) -> Loss | None:
         """Returns the loss of the task; None where its own step has no other."""
@@ -53,7 +45,7 @@ class TorchFrontEnd(FrontEnd):
             raise UsageError("the task has no loss; name one, e.g. loss='cross_entropy', or give a function of outputs and targets")
         return LossBody(self._loss())
 
-    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool]:  # noqa: ARG002
+    def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool | None]:  # noqa: ARG002
         if self.task.step is None:
             try_out(self.model, splits, self.task, device)
         return {} if self.task.loss is None else {"val_loss": False}

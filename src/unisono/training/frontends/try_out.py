@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,11 @@ from unisono.launch.excepthook import user_code_line
 from unisono.metrics import Metric
 from unisono.metrics.base import GatheredMetric
 from unisono.metrics.counts import ClassQuotient
-from unisono.metrics.fit import refuse_targets, refuse_unfit
+from unisono.metrics.custom_metric import CustomMean
+from unisono.metrics.fit import refuse_batch_means, refuse_targets, refuse_unfit
 from unisono.model.base import Evaluated
+from unisono.model.losses.base import Reading
+from unisono.model.losses.custom_loss import CustomLoss
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.body import call
 from unisono.task.averages import UNNAMED
@@ -40,36 +42,33 @@ def try_out(model: nn.Module, splits: Splits, task: Task, device: torch.device) 
         check(splits, outputs.shape[1], () if ignored is None else (ignored,))
 
 
-@dataclass(frozen=True)
-class LossReading:
-    """How the loss of a task reads outputs (`model/losses/base.py`), and its name in messages."""
-
-    loss: str = ""
-    predicts: str | None = None
-
-
-def try_parts(adapter: TorchAdapter, splits: Splits, task: Task, metrics: Sequence[Metric], reading: LossReading) -> dict[str, str]:
+def try_parts(adapter: TorchAdapter, splits: Splits, task: Task, metrics: Sequence[Metric], reading: Reading) -> dict[str, str]:
     """Local, blocking: runs two samples of each part of the data through model, loss and metrics. A loss or step of the task's own
     may need outputs that the model gives only in training, so with one the training data are not tried."""
     tries_train = isinstance(task.loss, str) and task.step is None
     parts = {name: part for name, part in splits.parts().items() if name != "train" or tries_train}
 
+    loss = getattr(adapter.body, "loss", None)
+
     def evaluate(source: Source, what: str) -> Evaluated:
         first_outputs(adapter.model, source, adapter.device, what)
         with _errors_name(f"the first samples of {what}"):
-            return adapter.evaluate(source.read(np.arange(min(2, len(source)))))
+            seen = adapter.evaluate(source.read(np.arange(min(2, len(source)))))
+            if isinstance(loss, CustomLoss):
+                refuse_batch_means(loss, seen.outputs, seen.targets, seen.weights)
+        return seen
 
     if not tries_train and task.step is None and metrics:
         what = f"the {PART_NAMES['train']} data"
         outputs = first_outputs(adapter.model, splits.train, adapter.device, what)
         batch = first_samples(splits.train, adapter.model, adapter.device)
-        refuse_unfit(metrics, reading.loss, reading.predicts)
+        refuse_unfit(metrics, reading)
         _refuse_targets(metrics, reading, outputs, batch[1] if len(batch) > 1 else None, splits.train, what)
     return try_metrics(metrics, reading, parts, evaluate)
 
 
 def try_metrics(
-    metrics: Sequence[Metric], reading: LossReading, parts: Mapping[str, Source], evaluate: Callable[[Source, str], Evaluated]
+    metrics: Sequence[Metric], reading: Reading, parts: Mapping[str, Source], evaluate: Callable[[Source, str], Evaluated]
 ) -> dict[str, str]:
     """Local, blocking: computes metrics of the first samples of each part, which `evaluate` gives; refuses those that do not fit
     the loss, or the targets (all that lie in memory). Returns how metrics average whose names do not say it."""
@@ -77,11 +76,13 @@ def try_metrics(
     for name, source in parts.items():
         what = f"the {PART_NAMES[name]} data"
         seen = evaluate(source, what)
-        refuse_unfit(metrics, reading.loss, reading.predicts)
+        refuse_unfit(metrics, reading)
         for metric in metrics:
             with _errors_name(f"the first samples of {what}"):
                 look = metric.rows if isinstance(metric, GatheredMetric) else metric.sums
                 sums = look(seen.outputs, seen.targets, seen.weights)
+                if isinstance(metric, CustomMean):
+                    refuse_batch_means(metric, seen.outputs, seen.targets, seen.weights)
             if isinstance(metric, ClassQuotient) and metric.name in UNNAMED:
                 averages[metric.name] = metric.average_of(sums)
         _refuse_targets(metrics, reading, seen.outputs, seen.targets, source, what)
@@ -89,7 +90,7 @@ def try_metrics(
 
 
 def _refuse_targets(
-    metrics: Sequence[Metric], reading: LossReading, outputs: Any, first_targets: Any, source: Source, what: str
+    metrics: Sequence[Metric], reading: Reading, outputs: Any, first_targets: Any, source: Source, what: str
 ) -> None:
     """Refuses targets that do not fit the metrics: all of them where they lie in memory, else those of the first samples."""
     targets = targets_in_memory(source) if metrics else None
@@ -97,7 +98,7 @@ def _refuse_targets(
         targets = first_targets.to("cpu", torch.float64).numpy()
     if targets is not None:
         with _errors_name(what):
-            refuse_targets(metrics, outputs, targets, reading.predicts)
+            refuse_targets(metrics, reading, outputs, targets)
 
 
 def first_outputs(model: nn.Module, source: Source, device: torch.device, what: str) -> Any:

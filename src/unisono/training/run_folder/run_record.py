@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -94,6 +95,8 @@ def summary_of(trainer: TrainerBase, test: Mapping[str, float], began: float) ->
         "metrics": {**found, **test},
         "weights": weights,
         "monitor_metric": parts.goals.monitor,
+        "higher_is_better": {"loss": False} | {name.removeprefix("val_"): one for name, one in parts.comparable_metrics.items()},
+        "reading": asdict(parts.reading),
         "best_epoch": done.best_epoch,
         "num_workers": parts.algorithm.num_workers,
         **({"num_servers": parts.algorithm.num_servers} if parts.algorithm.num_servers else {}),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unisono.errors import UsageError
+from unisono.task.metric_names import split_direction, unknown_direction
 from unisono.task.task import BEST
 
 TIME = "time_s"
@@ -71,29 +72,30 @@ class Plan:
 
 def objectives_of(proposed: Sequence[str], about: Mapping[str, Any]) -> list[Objective]:
     """Returns the objectives for the given metrics, of the weights that count in the task; refuses a metric that the task does not
-    report. Pure."""
-    known: Mapping[str, bool] = about["metrics"]
+    report, or of which it is not known whether higher is better. Pure."""
+    known: Mapping[str, bool | None] = about["metrics"]
     if about["space"] is None:  # an objective gives what it gives
-        return [Objective(name, direction == "max") for name, _, direction in (text.partition(":") for text in proposed)]
+        return [Objective(name, bool(higher)) for name, higher in (split_direction(text, "--metric") for text in proposed)]
     names = list(proposed) or ([about["monitor"]] if about["monitor"] else [])
     if not names:
         raise UsageError("the task reports no metric that compares trials; name metrics of the task, or give it validation data")
     found = []
     for text in names:
-        name, colon, direction = text.partition(":")
-        if colon and direction not in ("max", "min"):
-            raise UsageError(f"--metric {text} must end in :max or :min; received {direction!r}")
+        name, higher = split_direction(text, "--metric")
         base = name.removeprefix("best_")
         judged = next((one for one in (base, f"val_{base}") if one in known), None)
         if name == TIME:
-            found.append(Objective(TIME, direction == "max"))
+            found.append(Objective(TIME, bool(higher)))
         elif judged is None:
             options = ", ".join([*known, TIME])
             raise UsageError(f"the task does not report {name!r} (--metric); it reports {options}, each also as best_...")
         else:
             of_best = about.get("weights") == BEST or name.startswith("best_")
             metric = f"best_{judged}" if of_best else judged
-            found.append(Objective(metric, direction == "max" if colon else known[judged]))
+            higher = known[judged] if higher is None else higher
+            if higher is None:
+                raise unknown_direction(name, "--metric")
+            found.append(Objective(metric, higher))
     twice = [one.metric for number, one in enumerate(found) if one.metric in [other.metric for other in found[:number]]]
     if twice:
         raise UsageError(f"--metric {twice[0]} is given twice; give it once")

@@ -391,3 +391,16 @@ def test_options_that_do_not_fit_the_outputs() -> None:
         resolve_loss("bce", {"pos_weight": [1, 2]})(LOGITS, BITS)
     with pytest.raises(UsageError, match="ignore_label needs targets that are class numbers"):
         resolve_loss("cross_entropy", {"ignore_label": 0})(LOGITS, SHARES)
+
+
+@pytest.mark.parametrize(("shape", "num_samples"), [((10,), 32), ((3, 5), 4), ((5,), 2)])
+def test_values_that_are_not_as_many_for_each_sample_are_refused(shape: tuple[int, ...], num_samples: int) -> None:
+    def own(*_: Tensor) -> Tensor:
+        return torch.ones(shape)
+
+    with pytest.raises(UsageError, match=rf"values of shape .* for {num_samples} samples, from loss 'own': means of single work"):
+        resolve_loss(own)(torch.zeros(num_samples, 10), torch.zeros(num_samples, 10))
+    for good in ((2, 3), (6,), (3, 2)):
+        loss = resolve_loss(lambda outputs, _, good=good: outputs.reshape(good))
+        assert loss(torch.zeros(2, 3), {"a": torch.zeros(2)})[1] == 6
+    assert resolve_loss(lambda outputs, _: outputs.sum(1))(torch.zeros(0, 3), torch.zeros(0))[1] == 0
