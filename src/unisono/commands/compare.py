@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Local: adds the options of the verb."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories that `unisono train` has written")
     parser.add_argument(
-        "--metric", metavar="NAME", help="e.g. test_accuracy, val_loss (default: the metric that decides, on the test data)"
+        "--metric",
+        metavar="NAME",
+        help="e.g. test_accuracy, val_loss (default: the metric that decides, on the test data); M:min: lower is better",
     )
     parser.add_argument(
         "--lower-is-better", action="store_true", help="lower values of --metric are better (for a metric of your own)"

@@ -69,4 +69,4 @@ def _table(found: dict[str, Any], file: str) -> str:
         f"{found['run']}: {found['num_samples']:,} {found['split']} samples, {found['weights']} weights, "
         f"{found['num_workers']} worker{plural}, {duration(found['wall_s'])}"
     )
-    return f"{head}\n{in_columns([('metric', 'value'), *rows])}\nwritten to {file}"
+    return "\n".join([head, in_columns([("metric", "value"), *rows]), f"written to {file}", *found["notes"]])

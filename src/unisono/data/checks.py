@@ -34,6 +34,26 @@ def sample_ids(source: Source) -> tuple[Source, Indices]:
     return whole, np.arange(len(whole), dtype=np.int64) if indices is None else indices
 
 
+def is_changed(source: Source) -> bool:
+    """Pure: whether a function changes the batches that a source gives."""
+    while isinstance(source, Subset):
+        source = source.source
+    return isinstance(source, Mapped)
+
+
+def before_changes(source: Source) -> Source:
+    """Pure: the samples as their source gives them, before any function that changes their batches."""
+    whole, indices = origin(source)
+    return whole if indices is None else whole.subset(indices)
+
+
+def ids_in_data_set(source: Source) -> tuple[Any, Indices] | None:
+    """Pure: for samples of a Subset of torch, as random_split makes it, its data set and their numbers in that; else None."""
+    whole, indices = origin(source)
+    found: tuple[Any, Indices] | None = getattr(whole, "in_data_set", None)  # `Items` has it, which is loaded where it is used
+    return found if found is None or indices is None else (found[0], found[1][indices])
+
+
 def check_parts(parts: Mapping[str, Source]) -> None:
     """Local: refuses an empty part, and a sample that is in two parts where both were taken from one source."""
     for name, part in parts.items():

@@ -13,12 +13,14 @@ REMEDY = (
     "make them the same everywhere: give every generator a seed (np.random.default_rng(0)), sort what glob, listdir and set "
     "return, and leave the division among workers to Unisono"
 )
+RECORDED = ("order", "source", "is_stored", "target_shape", "has_weights")
+"""The entries of a fingerprint that the summary of a run keeps."""
 PARTS_OF_A_BATCH = ("inputs", "targets", "weights")
 
 
 Fingerprint = Mapping[str, Any]
 """Plain data: number of samples, hashes of description, order and labels, and sums of the values, None where they change from one
-reading to the next."""
+reading to the next; sums of the values of the source, and whether it holds what is stored; the form of the targets."""
 
 
 def describe_other_data(there: Mapping[str, Fingerprint], here: Mapping[str, Fingerprint]) -> str:
@@ -56,6 +58,12 @@ def describe_unrepeatable(parts: Mapping[str, Fingerprint]) -> list[str]:
 def values_of(parts: Mapping[str, Fingerprint]) -> dict[str, Any]:
     """Pure: the sums of the values of each part, for the record of a run: its order may change, and its hash is recorded beside."""
     return {name: one["values"] for name, one in parts.items()}
+
+
+def samples_record(parts: Mapping[str, Fingerprint]) -> dict[str, Any]:
+    """Pure: for each part of the data what later tells whether two runs were measured on the same samples, for their summaries:
+    sums of the values before any function changes them, and the form of the targets."""
+    return {name: {entry: one[entry] for entry in RECORDED} for name, one in parts.items()}
 
 
 def describe_changed_values(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

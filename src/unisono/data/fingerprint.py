@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unisono.data.checks import origin
+from unisono.data.checks import before_changes, ids_in_data_set, is_changed, origin, sample_ids
 from unisono.data.data_differences import Fingerprint, is_far
 from unisono.data.random_streams import seeded_generators
 from unisono.data.source import Indices, Mapped, Source, Subset
+from unisono.data.sources.arrays import Arrays
 from unisono.data.tree import leaves
 
 MOST_ROWS, MOST_ROWS_IN_MEMORY = 32, 256
@@ -34,21 +35,46 @@ STRIDE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def fingerprint(part: Source, most_rows: int | None = None) -> dict[str, Any]:
-    """Local, blocking for a pass over the labels and two reads of some samples: the fingerprint of samples in their order."""
-    order, labels = origin(part)[1], part.targets()
+    """Local, blocking for a pass over the labels and a few reads of some samples: the fingerprint of samples in their order."""
+    order, labels = _numbers_of(part), part.targets()
+    source, (values, form) = before_changes(part), _values(part, most_rows)
     return {
         "num_samples": len(part),
         "description": _sha256(json.dumps(without_folders(part.describe()), sort_keys=True, default=str).encode()),
         "order": None if order is None else _sha256(order.astype("<i8")),
         # Numbers that were computed may be rounded otherwise elsewhere; they are among the values.
         "labels": None if labels is None or labels.dtype.kind not in "biu" else _sha256(labels),
-        "values": _values(part, most_rows),
+        "values": values,
+        "source": values if not is_changed(part) else _values(source, most_rows)[0],
+        "is_stored": not runs_user_code(source) and not isinstance(source.source if isinstance(source, Subset) else source, Arrays),
+        **form,
     }
 
 
 def fingerprints(parts: Mapping[str, Source]) -> dict[str, Fingerprint]:
     """Local, blocking as `fingerprint`: that of each part of the data, by its name."""
     return {name: fingerprint(part) for name, part in parts.items()}
+
+
+def hashes_of(parts: Mapping[str, Source]) -> tuple[str, dict[str, str]]:
+    """Local, blocking for one read of the labels: the hash of all parts together, and that of each."""
+    together, alone = hashlib.sha256(), dict[str, str]()
+    for name, part in parts.items():
+        own = hashlib.sha256()
+        for piece in (*_samples_of(name, part), *_samples_in_data_set(part)):
+            together.update(piece)
+            own.update(piece)
+        alone[name] = own.hexdigest()
+    return together.hexdigest(), alone
+
+
+def earlier_hash_of(parts: Mapping[str, Source]) -> str:
+    """Local, blocking as `hashes_of`: that of all parts in records of earlier versions, which took the samples of a Subset of
+    torch for a data set of their own."""
+    together = hashlib.sha256()
+    for piece in (piece for name, part in parts.items() for piece in _samples_of(name, part)):
+        together.update(piece)
+    return together.hexdigest()
 
 
 def without_folders(value: Any) -> Any:
@@ -64,7 +90,7 @@ def without_folders(value: Any) -> Any:
 
 def sampled_rows(part: Source, most_rows: int | None = None) -> Indices:
     """Local, blocking for the read of one sample: places in the part of some samples, which do not depend on its order."""
-    whole, indices = origin(part)
+    whole, indices = origin(part)[0], _numbers_of(part)
     numbers = np.arange(len(part), dtype=np.int64) if indices is None else indices
     if most_rows is None:
         most_rows = MOST_ROWS_IN_MEMORY if part.in_memory and not runs_user_code(part) else MOST_ROWS
@@ -98,17 +124,51 @@ def sums_of(batch: Any) -> Iterator[tuple[str, list[float]]]:
         yield place, [max(float(np.abs(one).sum()) for one in sums), *(float(one.sum()) for one in sums)]
 
 
-def _values(part: Source, most_rows: int | None) -> dict[str, Any]:
+def _samples_of(name: str, part: Source) -> Iterator[bytes]:
+    """Yields description, numbers and labels of the samples of a part."""
+    whole, indices = sample_ids(part)
+    indices = _ascending(indices)
+    yield json.dumps([name, without_folders(whole.describe()), len(whole), len(indices)], sort_keys=True, default=str).encode()
+    yield indices.astype("<i8").tobytes()
+    labels = whole.targets()
+    if labels is not None:
+        yield np.ascontiguousarray(labels[indices]).tobytes()
+
+
+def _samples_in_data_set(part: Source) -> Iterator[bytes]:
+    """Yields the data set of a Subset of torch, and the numbers of its samples in it; nothing for others."""
+    found = ids_in_data_set(part)
+    if found is not None:
+        holder, numbers = found
+        yield json.dumps([f"{type(holder).__module__}.{type(holder).__qualname__}", len(holder)]).encode()
+        yield _ascending(numbers).astype("<i8").tobytes()
+
+
+def _ascending(numbers: Indices) -> Indices:
+    """Returns the numbers in ascending order."""
+    return np.sort(numbers) if (numbers[1:] < numbers[:-1]).any() else numbers
+
+
+def _values(part: Source, most_rows: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the sums of each array of a batch by its place; None for one that is another in a second reading, although the
-    generators of the process are seeded alike."""
+    generators of the process are seeded alike. Beside them the form of the targets."""
     rows = sampled_rows(part, most_rows)
     with seeded_generators(0):
-        found = dict(sums_of(part.read(rows)))
-    if not runs_user_code(part):
-        return found
-    with seeded_generators(0):
-        again = dict(sums_of(part.read(rows)))
-    return {place: sums if not is_far(sums, again.get(place)) else None for place, sums in found.items()}
+        batch = part.read(rows)
+    found: dict[str, Any] = dict(sums_of(batch))
+    if runs_user_code(part):
+        with seeded_generators(0):
+            again = dict(sums_of(part.read(rows)))
+        found = {place: sums if not is_far(sums, again.get(place)) else None for place, sums in found.items()}
+    parts = batch if isinstance(batch, tuple) else (batch,)
+    shape = getattr(parts[1], "shape", None) if len(parts) > 1 else None
+    return found, {"target_shape": None if shape is None else [int(side) for side in shape[1:]], "has_weights": len(parts) > 2}
+
+
+def _numbers_of(part: Source) -> Indices | None:
+    """Returns the numbers of samples in their source, or in the data set of a Subset of torch; None for all, in order."""
+    found = ids_in_data_set(part)
+    return origin(part)[1] if found is None else found[1]
 
 
 def _numbers(leaf: Any) -> npt.NDArray[np.float64] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +12,7 @@ import numpy.typing as npt
 
 from unisono.data import spatial_splits, split_rules
 from unisono.data.checks import check_labels, check_parts, origin, sample_ids
-from unisono.data.fingerprint import without_folders
+from unisono.data.fingerprint import earlier_hash_of, hashes_of
 from unisono.data.source import Source
 from unisono.data.sources.open_source import as_source
 from unisono.data.split_rules import DROPPED, TEST, TRAIN, VALIDATION, Parts, Wanted
@@ -89,29 +87,21 @@ class Splits:
         """Returns a hash that is the same for two splits which put the same samples of the same data into the same parts.
 
         Data count as the same if descriptions (`describe`) and labels are the same; folders, the order inside a part, and
-        transforms do not count. Local, the first time blocking for one read of the labels.
+        transforms do not count. Samples of a Subset of torch are those of its data set. The values of the inputs are not in
+        the hash, as they may be rounded otherwise elsewhere: a run records sums of them beside it. Local, the first time
+        blocking for one read of the labels.
         """
         return self._hashes[0]
+
+    def is_recorded_as(self, sha256: str) -> bool:
+        """Returns whether this is the hash of these splits, as this version or an earlier one computes it, which took the
+        samples of a Subset of torch for a data set of their own. Local, blocking as `sha256`."""
+        return sha256 == self.sha256() or sha256 == earlier_hash_of(self.parts())
 
     @cached_property
     def _hashes(self) -> tuple[str, dict[str, str]]:
         """The hash of all parts together, and that of each, which a training needs at its start and at its end."""
-        together, alone = hashlib.sha256(), dict[str, str]()
-        for name, part in self.parts().items():
-            whole, indices = sample_ids(part)
-            if (indices[1:] < indices[:-1]).any():
-                indices = np.sort(indices)
-            facts = [name, without_folders(whole.describe()), len(whole), len(indices)]
-            pieces = [json.dumps(facts, sort_keys=True, default=str).encode(), indices.astype("<i8").tobytes()]
-            labels = whole.targets()
-            if labels is not None:
-                pieces.append(np.ascontiguousarray(labels[indices]).tobytes())
-            own = hashlib.sha256()
-            for piece in pieces:
-                together.update(piece)
-                own.update(piece)
-            alone[name] = own.hexdigest()
-        return together.hexdigest(), alone
+        return hashes_of(self.parts())
 
     def record(self) -> dict[str, Any]:
         """Returns origin, sizes and hashes of the parts, for the summary of a run. Local, blocking as `sha256`."""

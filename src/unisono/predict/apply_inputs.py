@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonpath
 from pathlib import Path
 from typing import Any
 
-from unisono.data.checks import origin
+from unisono.data.checks import ids_in_data_set, origin
 from unisono.data.source import Mapped, Source, Subset
 from unisono.data.sources.images import SUFFIXES, Images
 from unisono.data.sources.open_source import as_source
@@ -54,12 +55,26 @@ def file_inputs(paths: Sequence[str], options: Mapping[str, Any], like: Splits |
 
 
 def sample_names(source: Source) -> list[str] | None:
-    """Local: the names of samples that have them: a picture has that of its file, without folder and suffix; else None."""
+    """Local: the names of samples that have them: a picture has that of its file, without suffix; where two files would have one
+    name, with its folders, and at last with the suffix; else None."""
     whole, indices = origin(source)
     if not isinstance(whole, Images):
         return None
     chosen = whole.paths if indices is None else [whole.paths[int(index)] for index in indices]
-    return [path.stem for path in chosen]
+    number = len(set(chosen))
+    if len(set(names := [path.stem for path in chosen])) == number:
+        return names
+    above = Path(commonpath([path.parent for path in chosen]))
+    within = [path.relative_to(above) for path in chosen]
+    names = [path.with_suffix("").as_posix() for path in within]
+    return names if len(set(names)) == number else [path.as_posix() for path in within]
+
+
+def sample_numbers(source: Source) -> Sequence[int] | None:
+    """Local: the numbers of samples in their source, or in the data set of a Subset of torch; None for all, in order."""
+    found = ids_in_data_set(source)
+    numbers = origin(source)[1] if found is None else found[1]
+    return None if numbers is None else [int(number) for number in numbers]
 
 
 def class_names(splits: Splits) -> tuple[str, ...]:

@@ -16,22 +16,20 @@ from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
 from unisono.data.loader import batches_in_order
 from unisono.data.sharding_plan import cut
-from unisono.data.splits import Splits
-from unisono.data.streamed_reads import with_streams
+from unisono.data.tree import leaves
 from unisono.errors import UsageError
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.body import call
-from unisono.predict.apply_inputs import Inputs, class_names, file_inputs, sample_names, split_inputs
+from unisono.predict.apply_inputs import Inputs, sample_names, sample_numbers
 from unisono.predict.evaluate_run import Tell
-from unisono.predict.finished_run import FinishedRun, open_run, refuse_idle_workers
-from unisono.predict.formats import Layout, choose_columns, is_table, writer
-from unisono.predict.kinds import Kind, make_kind
+from unisono.predict.finished_run import open_run, refuse_idle_workers
+from unisono.predict.formats import Layout, Rows, choose_columns, is_table, writer
+from unisono.predict.inputs_of_runs import inputs_of_runs
+from unisono.predict.kinds import NO_LABEL, Kind, make_kind
 from unisono.predict.predict_options import ApplyConfig
-from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebuild_splits, rebuild_task
+from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebuild_task
 from unisono.predict.work_pieces import Pieces, make_pieces, num_samples_of
-from unisono.task.overrides import ResolvedTask
 from unisono.task.task import BEST, FINAL
-from unisono.training.frontends.factories import make_splits
 from unisono.training.same_data import expect_same_data
 
 
@@ -56,7 +54,9 @@ def apply_runs(
     Finished pieces are kept beside it: after a stop the same command resumes, on any number of workers."""
     began = perf_counter()
     job = on_all_ranks(comm, lambda: _prepare(config, comm))
-    expect_same_data(comm, {job.inputs.what: job.inputs.source})
+    sources = list({id(one): one for one in job.inputs}.values())
+    for one in sources:
+        expect_same_data(comm, {one.what: one.source})
     told = on_all_ranks(comm, lambda: job.pieces.open() if comm.rank == 0 else None)
     todo, num_removed = comm.broadcast_object(told)
     if say is not None:
@@ -65,24 +65,32 @@ def apply_runs(
         if 0 < len(todo) < len(job.pieces):
             say(f"resumed: {len(job.pieces) - len(todo)} of {len(job.pieces)} pieces are already done")
     mine = todo[cut(len(todo), comm.size, comm.rank)]
-    total, done = num_samples_of(job.pieces, mine), 0
+    total, done, num_odd = num_samples_of(job.pieces, mine), 0, 0
     for number in mine:
         where = job.pieces.samples(number)
         values = []
-        for stretch, batch in batches_in_order(job.inputs.source, where, job.batch):
-            values.append(job.kind(job.outputs(batch)))
-            done += stretch.stop - stretch.start
+        for batches in zip(*(batches_in_order(one.source, where, job.batch) for one in sources), strict=True):
+            prepared = {id(one): batch for one, (_, batch) in zip(sources, batches, strict=True)}
+            values.append(job.kind(job.outputs([_inputs_in(prepared[id(one)]) for one in job.inputs])))
+            num_odd += max(_num_not_finite(_inputs_in(batch)) for batch in prepared.values())
+            done += len(values[-1])
             if tell is not None:
                 tell(done, total)
         job.pieces.write(number, np.concatenate(values))
     comm.barrier()
-    on_all_ranks(comm, lambda: _join(job) if comm.rank == 0 else None)
+    num_odd = sum(comm.allgather_object(num_odd))
+    num_unknown = on_all_ranks(comm, lambda: _join(job) if comm.rank == 0 else 0)
+    if say is not None and num_odd:
+        say(f"warning: NaN or infinity in the inputs of {num_odd} of {job.pieces.num_samples} samples of {job.inputs[0].what}")
+    if say is not None and num_unknown:
+        say(f"warning: {num_unknown} of {job.pieces.num_samples} predictions are NaN or infinite")
     return Applied(job.out, job.kind.name, job.pieces.num_samples, len(job.members), job.weights, comm.size, perf_counter() - began)
 
 
 @dataclass(frozen=True)
 class _Job:
-    inputs: Inputs
+    inputs: Sequence[Inputs]
+    """The inputs as each model needs them; one and the same for models whose data are prepared alike."""
     members: Sequence[TorchAdapter]
     kind: Kind
     pieces: Pieces
@@ -91,11 +99,10 @@ class _Job:
     out: Path
     weights: str
 
-    def outputs(self, batch: Any) -> list[torch.Tensor]:
-        """Local, blocking: the outputs of each model for one batch."""
-        inputs = batch[0] if isinstance(batch, tuple) else batch
+    def outputs(self, batches: Sequence[Any]) -> list[torch.Tensor]:
+        """Local, blocking: the outputs of each model for its inputs."""
         found = []
-        for member in self.members:
+        for member, inputs in zip(self.members, batches, strict=True):
             with torch.inference_mode(), member.autocast():
                 found.append(call(member.model, member.to_device(inputs)))
         return found
@@ -107,28 +114,21 @@ def _prepare(config: ApplyConfig, comm: Communicator) -> _Job:
     _refuse_output(config, out)
     runs = [open_run(path) for path in config.runs]
     tasks = [rebuild_task(run, config.task_file, config.accept_changes) for run in runs]
-    splits = None if config.as_is and config.inputs else _splits(config, runs, tasks)
-    if config.inputs:
-        inputs = file_inputs(config.inputs, config.options, splits)
-    else:
-        assert splits is not None
-        inputs = split_inputs(splits, config.split)
-    inputs = replace(inputs, source=with_streams(inputs.source))
-    refuse_idle_workers(comm.size, len(inputs.source))
+    inputs, classes = inputs_of_runs(config, runs, tasks)
+    refuse_idle_workers(comm.size, len(inputs[0].source))
     earlier = BEST if all(run.has_best for run in runs) else FINAL  # the rule of versions whose summaries do not say
     chosen = [config.weights or run.summary.get("weights", earlier) for run in runs]
     members, first, hashes = [], [], []
-    for run, changed, weights in zip(runs, tasks, chosen, strict=True):
-        model, outputs, sha256 = rebuild_model(run, changed, weights, comm.device, inputs.source, inputs.what)
+    for run, changed, weights, own in zip(runs, tasks, chosen, inputs, strict=True):
+        model, outputs, sha256 = rebuild_model(run, changed, weights, comm.device, own.source, own.what)
         members.append(make_adapter(changed, model.eval(), comm.device))
         first.append(outputs)
         hashes.append(sha256)
     kind = make_kind(config.kind, [changed.task for changed in tasks], first)
-    classes = () if splits is None else class_names(splits)
     batch = min(map(batch_of, runs))
-    made_by = [kind.name, hashes, [changed.task.precision for changed in tasks], inputs.description]
-    pieces = make_pieces(out, len(inputs.source), batch, made_by)
-    layout = _layout(config, out, inputs, kind, first[0], classes)
+    made_by = [kind.name, hashes, [changed.task.precision for changed in tasks], [own.description for own in inputs]]
+    pieces = make_pieces(out, len(inputs[0].source), batch, made_by)
+    layout = _layout(config, out, inputs[0], kind, first[0], classes)
     return _Job(inputs, members, kind, pieces, batch, layout, out, " and ".join(sorted(set(chosen))))
 
 
@@ -141,25 +141,7 @@ def _layout(config: ApplyConfig, out: Path, inputs: Inputs, kind: Kind, first: A
     )
     is_class = kind.name == "label" and kind.reading is not None and kind.reading.are_exclusive
     words = classes if is_class and len(shape) == 1 and len(classes) == shape[0] else ()
-    return Layout(len(inputs.source), names, columns, words)
-
-
-def _splits(config: ApplyConfig, runs: Sequence[FinishedRun], tasks: Sequence[ResolvedTask]) -> Splits:
-    """Rebuilds the data of the first run; refuses other runs that were trained on other data."""
-    found = {run.summary["split"]["sha256"] for run in runs}
-    if config.split == "test" and all(run.config.get("division", {}).get("held_out") for run in runs):
-        found = {make_splits(replace(changed, division=None)).sha256() for changed in tasks}  # folds of one search share it
-    if len(found) > 1 and not config.inputs:
-        listed = ", ".join(f"{run.path} ({run.summary['split']['sha256'][:12]})" for run in runs)
-        raise UsageError(f"these runs divide their data differently, so they have no common --split: {listed}; give INPUTS")
-    if not config.inputs:
-        return rebuild_splits(runs[0], tasks[0], config.accept_changes)
-    try:
-        return rebuild_splits(runs[0], tasks[0], accept_changes=True)  # only their form is needed, not their samples
-    except UsageError as error:
-        raise UsageError(
-            f"{error} (inputs are prepared as in the data of the task; if yours are ready for the model, use --as-is)"
-        ) from error
+    return Layout(len(inputs.source), names, columns, words, sample_numbers(inputs.source))
 
 
 def _refuse_output(config: ApplyConfig, out: Path) -> None:
@@ -180,7 +162,41 @@ def _refuse_output(config: ApplyConfig, out: Path) -> None:
         raise UsageError("--as-is has no effect without INPUTS; leave it out, or give files")
 
 
-def _join(job: _Job) -> None:
-    """Writes the output file from the finished pieces, then removes them."""
-    writer(job.out)(job.out, job.layout, job.pieces.read())
+def _inputs_in(batch: Any) -> Any:
+    """Returns the inputs of a batch."""
+    return batch[0] if isinstance(batch, tuple) else batch
+
+
+def _num_not_finite(inputs: Any) -> int:
+    """Returns the number of samples with NaN or infinity."""
+    odd: Any = False
+    for _, leaf in leaves(inputs):
+        values = np.asarray(leaf)
+        if values.dtype.kind in "fc":
+            odd = odd | ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    return int(np.count_nonzero(odd))
+
+
+def _join(job: _Job) -> int:
+    """Writes the output file from the finished pieces, then removes them. Returns the number of samples whose predictions are not
+    finite; refuses labels of such."""
+    unknown: list[int] = []
+
+    def rows() -> Rows:
+        for where, values in job.pieces.read():
+            flat = values.reshape(len(values), -1)
+            odd = (flat == NO_LABEL).any(1) if job.kind.name == "label" else ~np.isfinite(flat).all(1)
+            unknown.extend(int(row) + where.start for row in np.flatnonzero(odd))
+            yield where, values
+        if unknown and job.kind.name == "label":
+            raise UsageError(
+                f"{len(unknown)} of {job.pieces.num_samples} samples of {job.inputs[0].what} have no label, as the model gives NaN "
+                f"for them (the first is row {unknown[0]}); correct or remove inputs with NaN or infinity, or see which they are "
+                "with --kind probabilities"
+            )
+
+    words = job.layout.words
+    layout = replace(job.layout, words=(*words, "")) if words else job.layout  # the word of NO_LABEL, which is never kept
+    writer(job.out)(job.out, layout, rows())
     job.pieces.remove()
+    return len(unknown)

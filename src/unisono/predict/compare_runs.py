@@ -4,28 +4,20 @@ trained on others is noted."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
-from unisono.data.data_differences import PART_NAMES
 from unisono.errors import UsageError, unknown_name
-from unisono.metrics import Metric, resolve_metrics
-from unisono.model.losses import Reading, resolve_loss
-from unisono.predict.finished_run import PREFIXES, WEIGHTS, FinishedRun, open_run
-from unisono.predict.intervals import NUM_RESAMPLES, Predictions, paired_bootstrap, spread, wilson
+from unisono.predict.finished_run import FinishedRun, open_run
+from unisono.predict.intervals import NUM_RESAMPLES, spread, wilson
+from unisono.predict.measured_metric import Measured, parts_of
+from unisono.predict.same_samples import TRAIN, describe_other_data, group_by_samples
 from unisono.task.averages import KEY, MEANINGS, UNNAMED, recorded_averages
+from unisono.task.metric_names import split_direction
 
 UNFINISHED = ("interrupted", "not finite")
 """Reasons for the end of a run that make it no result."""
-TRAIN = "train"
-PARTS = "parts_sha256"
-"""Of the split in a summary: part of the data -> hash of its samples."""
-COUNTED = re.compile(r"accuracy|top_[0-9]+_accuracy")
-"""Metrics that are shares of samples."""
 
 
 @dataclass(frozen=True)
@@ -70,28 +62,50 @@ def compare_runs(paths: Sequence[str], metric: str | None = None, lower_is_bette
     metric."""
     runs = [open_run(path) for path in paths]
     _refuse_unusable(runs)
-    name = metric or _usual_metric(runs)
+    asked, higher = _asked(metric, lower_is_better)
+    name = asked or _usual_metric(runs)
     averages = _averages(name, runs)
     known = [run.metrics() for run in runs]
     values = {str(run.path): _value_of(run, found, name) for run, found in zip(runs, known, strict=True)}
-    measured = _Measured.of(name, runs, lower_is_better, averages)
-    samples = _samples_of(runs, measured.split or TRAIN)
-    if len(samples) > 1:
+    measured = Measured.of(name, runs, higher, {parts_of(name)[-1]: one for one in averages if one})
+    part = measured.split or TRAIN
+    first, *others = group_by_samples(runs, part)
+    if others:
+        listed = "; ".join(map(str, (first, *others)))
         raise UsageError(
-            f"{name} of these runs was measured on different samples, so they cannot be ranked by it: {_listed(samples)}. Compare "
-            "each group alone"
+            f"{name} of these runs was measured on different samples, so they cannot be ranked by it: {listed}. Compare each group "
+            "alone"
         )
     groups = sorted(_groups(runs), key=lambda group: _mean(group, values), reverse=measured.higher_is_better)
     best = groups[0][0] if len(groups[0]) == 1 else None
-    rows = tuple(_row(place, group, values, measured, best) for place, group in enumerate(groups, 1))
+    alone = [group[0] for group in groups[1:] if len(group) == 1]
+    differences = {} if best is None else {str(run.path): measured.difference(run, best, values) for run in alone}
+    rows = tuple(
+        _row(place, group, values, measured, differences.get(str(group[0].path), (None, ""))[0])
+        for place, group in enumerate(groups, 1)
+    )
+    missing = [why for _, why in differences.values() if why]
+    notes = (*measured.notes, *_notes(rows, measured, measured.num_samples(runs[0])), *missing)
+    if any(found is None and not why for found, why in differences.values()) and measured.needs_predictions(runs[0]):
+        notes = (*notes, _how_to_save(measured))
+    if num_unknown := len(averages.get("", ())) if any(averages) else 0:
+        notes = (*notes, f"{name} of {num_unknown} of the runs comes from its own model or function, and may average otherwise")
     return Comparison(
         name,
         measured.higher_is_better,
-        measured.num_samples,
-        next(iter(samples)),
+        measured.num_samples(runs[0]),
+        first.sha256,
         rows,
-        (*_notes(rows, measured), *_other_data(runs), *_outdated(runs)),
+        (*notes, *describe_other_data(runs, part), *_outdated(runs)),
     )
+
+
+def _asked(metric: str | None, lower_is_better: bool) -> tuple[str | None, bool | None]:
+    """Pure: the metric that was asked for, and whether higher is better; None where that was not given."""
+    name, higher = (None, None) if metric is None else split_direction(metric, "--metric")
+    if higher and lower_is_better:
+        raise UsageError(f"--metric {metric} and --lower-is-better contradict each other; give one of them")
+    return name or None, False if lower_is_better else higher
 
 
 def _value_of(run: FinishedRun, found: Mapping[str, float], name: str) -> float:
@@ -113,57 +127,6 @@ def _outdated(runs: Sequence[FinishedRun]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """A metric by its full name, e.g. best_val_accuracy: the quantity, the part of the data, and the weights."""
-
-    name: str
-    metric: Metric | None
-    """The metric of Unisono; None for the loss, or for a user's own."""
-    higher_is_better: bool
-    split: str | None
-    num_samples: int | None
-    which: str | None
-    """The weights; None for those that count in each run."""
-    is_counted: bool
-    """Whether it is a share of samples, each of which counts 1."""
-    num_unknown: int = 0
-    """Number of runs whose own model or function computes it, so that they may average otherwise than the rest."""
-
-    @classmethod
-    def of(
-        cls, name: str, runs: Sequence[FinishedRun], lower_is_better: bool, averages: Mapping[str, Sequence[FinishedRun]]
-    ) -> _Measured:
-        """Makes it from the full name of a metric, e.g. 'best_val_accuracy', and how the runs average it."""
-        which, split, short = _parts_of(name)
-        average = next((one for one in averages if one), "")
-        options = [run.config["settings"]["loss_options"].get("ignore_label") for run in runs]
-        try:
-            metric = resolve_metrics([short], _reading_of(runs[0]), {short: average} if average else {})[0]
-        except UsageError:  # the loss, or a function of the task
-            metric = None
-        higher = bool(metric.higher_is_better) if metric is not None else short != "loss"
-        num_samples = runs[0].summary["split"]["num_samples"].get(split) if split is not None else None
-        is_counted = COUNTED.fullmatch(short) is not None and all(option is None for option in options)
-        num_unknown = len(averages.get("", ())) if average else 0
-        return cls(name, metric, higher and not lower_is_better, split, num_samples, which, is_counted, num_unknown)
-
-    def hits(self, value: float) -> int | None:
-        """Number of correct samples; None where the value is no share of samples (weights, several places in a sample)."""
-        if not self.is_counted or not self.num_samples:
-            return None
-        number = round(value * self.num_samples)
-        return number if abs(number - value * self.num_samples) < 1e-6 else None
-
-    def predictions(self, run: FinishedRun) -> Predictions | None:
-        """Local, blocking: the predictions that an evaluation with these weights on these samples has saved; None without."""
-        which = self.which or run.weights_that_count
-        if self.split is None or not (file := run.predictions(self.split, which)).is_file():
-            return None
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            return Predictions.of(arrays) if run.is_current(which, arrays) else None
-
-
 def _refuse_unusable(runs: Sequence[FinishedRun]) -> None:
     """Refuses runs given twice, and unfinished ones."""
     resolved = [run.path.resolve() for run in runs]
@@ -174,53 +137,10 @@ def _refuse_unusable(runs: Sequence[FinishedRun]) -> None:
             raise UsageError(f"{run.path} is unfinished ({run.summary['reason']}); train it to its end, or leave it out")
 
 
-def _samples_of(runs: Sequence[FinishedRun], part: str) -> dict[str, list[str]]:
-    """Groups runs by the hash of the samples in a part of their data; by that of all their data, where one of them did not record
-    it: a run of an earlier version, or of a fold."""
-    splits = [run.summary["split"] for run in runs]
-    are_known = all(part in split.get(PARTS, ()) for split in splits)
-    return _grouped(runs, [split[PARTS][part] if are_known else split["sha256"] for split in splits])
-
-
-def _other_data(runs: Sequence[FinishedRun]) -> list[str]:
-    """Returns a sentence for each other part of the data in which runs differ that were measured on the same samples. Those of
-    earlier versions then have the same data throughout."""
-    known = [run.summary["split"].get(PARTS) for run in runs]
-    hashes = {part: [found.get(part, "none") for found in known if found] for part in (TRAIN, "validation") if all(known)}
-    return [
-        f"the {PART_NAMES[part]} data of these runs differ, which may be the reason for other results: "
-        f"{_listed(_grouped(runs, found))}"
-        for part, found in hashes.items()
-        if len(set(found)) > 1
-    ]
-
-
-def _grouped(runs: Sequence[FinishedRun], hashes: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the paths of the runs by their hashes."""
-    found: dict[str, list[str]] = {}
-    for run, sha256 in zip(runs, hashes, strict=True):
-        found.setdefault(sha256, []).append(str(run.path))
-    return found
-
-
-def _listed(samples: Mapping[str, Sequence[str]]) -> str:
-    """Returns the groups of runs as text, each with its hash."""
-    return "; ".join(f"split {sha256[:12]}: {', '.join(names)}" for sha256, names in samples.items())
-
-
-def _parts_of(name: str) -> tuple[str | None, str | None, str]:
-    """Returns the weights (None: those that count in each run), the part of the data and the name of the metric itself in its full
-    name, e.g. 'best_val_accuracy'."""
-    which = next((one for one in WEIGHTS if name.startswith(f"{one}_")), None)
-    rest = name if which is None else name[len(which) + 1 :]
-    split = next((split for split, prefix in PREFIXES.items() if rest.startswith(prefix)), None)
-    return which, split, rest if split is None else rest[len(PREFIXES[split]) :]
-
-
 def _averages(name: str, runs: Sequence[FinishedRun]) -> Mapping[str, Sequence[FinishedRun]]:
     """Returns how runs average a metric whose name does not say it, each average with its runs, "" where that is not known; {} for
     other metrics. Refuses runs of which one average is not that of another."""
-    short = _parts_of(name)[-1]
+    short = parts_of(name)[-1]
     found: dict[str, list[FinishedRun]] = {}
     for run in runs if short in UNNAMED else ():
         found.setdefault(recorded_averages(run.config).get(short, ""), []).append(run)
@@ -269,20 +189,25 @@ def _configuration(run: FinishedRun) -> str:
 
 
 def _row(
-    place: int, group: Sequence[FinishedRun], values: Mapping[str, float], measured: _Measured, best: FinishedRun | None
+    place: int,
+    group: Sequence[FinishedRun],
+    values: Mapping[str, float],
+    measured: Measured,
+    difference: tuple[float, float] | None,
 ) -> Row:
     """Makes the row of a run, or of several that differ only in the seed."""
     names = tuple(str(run.path) for run in group)
     value = _mean(group, values)
-    hits = measured.hits(value) if len(group) == 1 else None
+    hits = measured.hits(group[0], value) if len(group) == 1 else None
+    total = measured.num_samples(group[0])
     speeds = [run.summary["samples_per_s"] for run in group if run.summary["samples_per_s"]]
     return Row(
         rank=place,
         runs=names,
         value=value,
-        interval=wilson(hits, measured.num_samples) if hits is not None and measured.num_samples else None,
+        interval=wilson(hits, total) if hits is not None and total else None,
         spread=spread([values[name] for name in names]) if len(group) > 1 else None,
-        difference=_difference(group[0], best, measured) if len(group) == 1 and best is not None and best is not group[0] else None,
+        difference=difference,
         steps=_average([run.summary["steps"] for run in group]),
         wall_s=_average([run.summary["wall_s"] for run in group]),
         samples_per_s=_average(speeds) if speeds else None,
@@ -290,22 +215,12 @@ def _row(
     )
 
 
-def _difference(run: FinishedRun, best: FinishedRun, measured: _Measured) -> tuple[float, float] | None:
-    """Returns the interval of the difference to the best run; None where one has no saved predictions."""
-    if measured.metric is None:
-        return None
-    own, theirs = measured.predictions(run), measured.predictions(best)
-    if own is None or theirs is None:
-        return None
-    return paired_bootstrap(measured.metric, own, theirs)
-
-
-def _notes(rows: Sequence[Row], measured: _Measured) -> list[str]:
+def _notes(rows: Sequence[Row], measured: Measured, num_samples: int | None) -> list[str]:
     """Returns the explanations below the table, of what it shows and what is missing."""
     notes = []
     single = [row for row in rows if len(row.runs) == 1]
     if any(row.interval for row in single):
-        notes.append(f"in brackets: Wilson 95 % interval of a share of {measured.num_samples} samples")
+        notes.append(f"in brackets: Wilson 95 % interval of a share of {num_samples} samples")
     if any(row.interval is None for row in single):
         notes.append(
             f"no interval where {measured.name} is not a share of counted samples, as a summary alone does not give its spread"
@@ -316,17 +231,16 @@ def _notes(rows: Sequence[Row], measured: _Measured) -> list[str]:
         notes.append(
             f"to best: 95 % interval of the difference, paired bootstrap with {NUM_RESAMPLES} resamples of the same samples"
         )
-    if measured.num_unknown:
-        notes.append(
-            f"{measured.name} of {measured.num_unknown} of the runs comes from its own model or function, and may average otherwise"
-        )
-    if measured.metric is not None and measured.split is not None and any(row.difference is None for row in single[1:]):
-        weights = "" if measured.which is None else f" --weights {measured.which}"
-        notes.append(
-            f"for differences to the best run do this for each: unisono evaluate RUN --split {measured.split}{weights} "
-            "--save-predictions"
-        )
     return notes
+
+
+def _how_to_save(measured: Measured) -> str:
+    """Returns the note on how the differences to the best run are made visible."""
+    weights = "" if measured.which is None else f" --weights {measured.which}"
+    return (
+        f"for differences to the best run do this for each: unisono evaluate RUN --split {measured.split}{weights} "
+        "--save-predictions"
+    )
 
 
 def _mean(group: Sequence[FinishedRun], values: Mapping[str, float]) -> float:
@@ -337,13 +251,3 @@ def _mean(group: Sequence[FinishedRun], values: Mapping[str, float]) -> float:
 def _average(numbers: Sequence[float]) -> float:
     """Returns the mean of some numbers."""
     return sum(numbers) / len(numbers)
-
-
-def _reading_of(run: FinishedRun) -> Reading:
-    """How the loss of a run reads outputs and targets, which one of an earlier version has not recorded."""
-    if "reading" in run.summary:
-        return Reading(**run.summary["reading"])
-    try:
-        return resolve_loss(run.config["settings"]["loss"], run.config["settings"]["loss_options"]).reading
-    except UsageError:  # a function of the task, or none
-        return Reading()

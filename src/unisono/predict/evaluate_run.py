@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unisono.comm.base import Communicator
 from unisono.comm.on_all_ranks import on_all_ranks
+from unisono.data.data_differences import samples_record
 from unisono.data.sharding_plan import cut
 from unisono.data.source import Source
 from unisono.errors import UsageError
@@ -24,7 +25,16 @@ from unisono.model.base import Evaluated, Logged
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.predict.finished_run import PREFIXES, FinishedRun, open_run, refuse_idle_workers
 from unisono.predict.predict_options import EvaluateConfig
-from unisono.predict.rebuild import batch_of, make_adapter, rebuild_model, rebuild_splits, rebuild_task
+from unisono.predict.rebuild import (
+    batch_of,
+    describe_changed_data,
+    describe_unchecked_data,
+    make_adapter,
+    rebuild_model,
+    rebuild_splits,
+    rebuild_task,
+    split_hash,
+)
 from unisono.task.averages import recorded_averages
 from unisono.training.evaluation import EvaluationPlan, evaluate
 from unisono.training.frontends.base import frontend_of
@@ -40,7 +50,7 @@ def evaluate_run(config: EvaluateConfig, comm: Communicator, tell: Tell | None =
     the best weights, and returns them on all ranks."""
     began = perf_counter()
     job = on_all_ranks(comm, lambda: _prepare(config, comm))
-    expect_same_data(comm, {config.split: job.source})
+    samples = expect_same_data(comm, {config.split: job.source})
     adapter = _RecordingReplica(job.adapter) if config.save_predictions else job.adapter
     values = evaluate(comm, adapter, job.source, EvaluationPlan(job.metrics, batch_of(job.run), tell), PREFIXES[config.split])
     kept = adapter.gather(comm, len(job.source)) if isinstance(adapter, _RecordingReplica) else {}
@@ -55,6 +65,9 @@ def evaluate_run(config: EvaluateConfig, comm: Communicator, tell: Tell | None =
         "metrics": values,
         "num_workers": comm.size,
         "wall_s": wall_s,
+        "changed_data": job.changed_data,
+        "notes": job.notes,
+        "samples": samples_record(samples),
     }
     plain: dict[str, Any] = as_json(found)
     on_all_ranks(comm, lambda: _write(config, job, plain, kept) if comm.rank == 0 else None)
@@ -70,6 +83,9 @@ class _Job:
     weights: str
     weights_sha256: str
     metrics: Sequence[Metric]
+    changed_data: str
+    """How the data differ from those of the training, where that was accepted."""
+    notes: Sequence[str]
 
 
 def _prepare(config: EvaluateConfig, comm: Communicator) -> _Job:
@@ -88,7 +104,17 @@ def _prepare(config: EvaluateConfig, comm: Communicator) -> _Job:
     front.build(source, comm.device)
     adapter = make_adapter(changed, model, comm.device)
     front.share_metrics(comm)
-    return _Job(run, source, splits.sha256(), adapter, weights, sha256, front.metrics(recorded_averages(run.config)))
+    return _Job(
+        run,
+        source,
+        split_hash(run, splits),
+        adapter,
+        weights,
+        sha256,
+        front.metrics(recorded_averages(run.config)),
+        describe_changed_data(run, splits, config.split) if config.accept_changes else "",
+        [note] if (note := describe_unchecked_data(run, splits, config.split)) else [],
+    )
 
 
 class _RecordingReplica:
@@ -142,7 +168,8 @@ def _write(config: EvaluateConfig, job: _Job, found: dict[str, Any], kept: dict[
     """Writes the saved predictions, if any, and the results as JSON, each whole or not at all."""
     if kept:
         with atomic_replacement(job.run.predictions(config.split, job.weights)) as draft, draft.open("wb") as file:
-            np.savez(file, split_sha256=job.split_sha256, weights_sha256=job.weights_sha256, **kept)
+            facts = {name: found[name] for name in ("split_sha256", "weights_sha256", "changed_data")}
+            np.savez(file, **facts, order=found["samples"][config.split]["order"] or "", **kept)
     path: Path = job.run.evaluation(config.split, job.weights)
     with atomic_replacement(path) as draft:
         draft.write_text(json.dumps(found, indent=2) + "\n")

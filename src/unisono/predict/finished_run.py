@@ -86,9 +86,17 @@ class FinishedRun:
         not. Of a run of an earlier version without its best weights it cannot be told, and counts."""
         known = self.sha256(which)
         is_unknown = known is None and "best_weights_sha256" not in self.summary
-        return str(evaluated["split_sha256"]) == self.summary["split"]["sha256"] and (
-            is_unknown or str(evaluated["weights_sha256"]) == known
-        )
+        of_other_data = "changed_data" in evaluated and str(evaluated["changed_data"])
+        is_same_data = str(evaluated["split_sha256"]) == self.summary["split"]["sha256"] and not of_other_data
+        return is_same_data and (is_unknown or str(evaluated["weights_sha256"]) == known)
+
+    def samples(self, split: str) -> Mapping[str, Any] | None:
+        """What the training, or else an evaluation, has recorded of the samples of a part of its data; None where an earlier
+        version recorded nothing."""
+        files = [(which, self.evaluation(split, which)) for which in WEIGHTS]
+        evaluated = [read_json(file) for which, file in files if file.is_file()]
+        found = [one.get("samples", {}) for one in (self.summary, *evaluated) if not one.get("changed_data")]
+        return next((one[split] for one in found if split in one), None)
 
     def outdated(self) -> list[Path]:
         """The files of evaluations that are not of the weights and samples that the run has now."""

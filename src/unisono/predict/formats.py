@@ -38,11 +38,13 @@ class Layout:
     columns: Columns | None
     words: Sequence[str] = ()
     """Names of the labels 0, 1, ... in a table; empty: numbers."""
+    numbers: Sequence[int] | None = None
+    """Numbers of the samples in their source, where they have no names; None: all, in order."""
 
 
 def choose_columns(requested: Sequence[str], fields: Sequence[str] | None, id_name: str | None, has_names: bool) -> Columns:
-    """Pure: the columns that were requested: NAME=FIELD writes a field under another name; names that are no fields rename all, in
-    order."""
+    """Pure: the columns that were requested: NAME=FIELD writes a field under another name; names that are all no fields rename all,
+    in order."""
     if fields is None:
         raise UsageError("a table has one row for each sample, but these predictions have several axes; use --out with .npy or .h5")
     header = id_name or ("id" if has_names else "index")
@@ -50,7 +52,7 @@ def choose_columns(requested: Sequence[str], fields: Sequence[str] | None, id_na
         return Columns(header, tuple(fields), tuple(range(len(fields))))
     pairs = [(name, source if equals else name) for name, equals, source in (one.partition("=") for one in requested)]
     unknown = [source for _, source in pairs if source not in fields]
-    if unknown and (len(pairs) != len(fields) or any("=" in one for one in requested)):
+    if unknown and (len(pairs) != len(fields) or len(unknown) < len(pairs) or any("=" in one for one in requested)):
         shown = ", ".join(fields[:10]) + (", ..." if len(fields) > 10 else "")
         raise UsageError(
             f"there is no field {unknown[0]!r} (--columns); the fields are {shown} ({len(fields)} in all); rename one with "
@@ -79,6 +81,7 @@ def write_csv(out: Path, layout: Layout, rows: Rows) -> None:
     """Local, blocking: writes a table. Numbers have as many digits as are needed to read them back unchanged."""
     columns = layout.columns
     assert columns is not None
+    known = layout.numbers if layout.names is None else layout.names
     with atomic_replacement(out) as draft, draft.open("w", newline="", encoding="utf-8") as text:
         table = csv.writer(text, lineterminator="\n")
         table.writerow((columns.id_name, *columns.headers))
@@ -86,7 +89,8 @@ def write_csv(out: Path, layout: Layout, rows: Rows) -> None:
             shown = values.reshape(len(values), -1)[:, columns.chosen]
             for index, row in zip(range(where.start, where.stop), shown, strict=True):
                 words = [layout.words[value] for value in row] if layout.words else [str(value) for value in row]
-                table.writerow((index if layout.names is None else layout.names[index], *words))
+                called = index if known is None else known[index]
+                table.writerow((called, *words))
 
 
 def write_npy(out: Path, layout: Layout, rows: Rows) -> None:

@@ -35,6 +35,8 @@ def _softmax(outputs: Tensor) -> Tensor:
     return torch.softmax(outputs, dim=1)
 
 
+NO_LABEL = -1
+"""In place of the label where the probabilities are NaN."""
 EXCLUSIVE, LOGARITHMS, SEPARATE = Probabilities(_softmax, True), Probabilities(torch.exp, True), Probabilities(torch.sigmoid, False)
 BY_LOSS: Mapping[str, Probabilities] = MappingProxyType(
     {"cross_entropy": EXCLUSIVE, "focal": EXCLUSIVE, "nll": LOGARITHMS, "bce": SEPARATE}
@@ -64,7 +66,9 @@ class Kind:
             return torch.stack(wide).mean(0).float().numpy()
         shares = torch.stack([self.reading.of(one) for one in wide]).mean(0)
         if self.name == "label":
-            return (shares.argmax(1) if self.reading.are_exclusive else (shares > 0.5).long()).numpy()
+            labels = shares.argmax(1) if self.reading.are_exclusive else (shares > 0.5).long()
+            unknown = shares.isnan().any(1) if self.reading.are_exclusive else shares.isnan()
+            return labels.masked_fill(unknown, NO_LABEL).numpy()
         if self.name == "scores":
             shares = shares[:, 1] if self.reading.are_exclusive else shares.reshape(len(shares))
         return shares.float().numpy()

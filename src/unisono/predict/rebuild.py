@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unisono.data.data_differences import describe_changed_values, values_of
+from unisono.data.data_differences import PART_NAMES, describe_changed_values, values_of
 from unisono.data.fingerprint import fingerprints
 from unisono.data.fitted_inputs import as_fitted_to
 from unisono.data.fold_data import apply_division
@@ -52,22 +52,48 @@ def rebuild_splits(run: FinishedRun, changed: ResolvedTask, accept_changes: bool
     """Local, blocking for one read of the labels: rebuilds the data of the task; refuses data that are divided differently now."""
     whole = make_splits(replace(changed, division=None))
     splits = splits_with_streams(apply_division(whole, changed.division))
-    recorded = run.summary["split"]
-    if not accept_changes and splits.sha256() != recorded["sha256"]:
-        now = {name: len(part) for name, part in splits.parts().items()}
-        counts = "" if now == recorded["num_samples"] else f" ({_counts(recorded['num_samples'])} then, {_counts(now)} now)"
-        raise UsageError(
-            f"the data of {run.path} are not those of its training, or are divided differently{counts}; restore them, "
-            "or use them as they are now with --accept-changes"
-        )
-    then = run.config.get("samples", {}).get("values")  # older versions recorded none
-    if then and not accept_changes and (found := describe_changed_values(then, values_of(fingerprints(splits.parts())))):
-        raise UsageError(
-            f"the values of {' and '.join(found)} are not those of the training of {run.path}; restore them, or use them as they "
-            "are now with --accept-changes"
-        )
+    if not accept_changes and (found := describe_changed_data(run, splits)):
+        raise UsageError(f"{found}; restore them, or use them as they are now with --accept-changes")
     held_out = as_fitted_to(splits.train, whole.test) if splits.test is None else None
     return splits if held_out is None else _with_test(splits, with_streams(held_out))
+
+
+def describe_changed_data(run: FinishedRun, splits: Splits, part: str | None = None) -> str:
+    """Local, blocking for reads of some samples: says how data differ from those of the training; empty where they do not. `part`:
+    the only one whose values matter."""
+    recorded = run.summary["split"]
+    if not splits.is_recorded_as(recorded["sha256"]):
+        now = {name: len(one) for name, one in splits.parts().items()}
+        counts = "" if now == recorded["num_samples"] else f" ({_counts(recorded['num_samples'])} then, {_counts(now)} now)"
+        return f"the data of {run.path} are not those of its training, or are divided differently{counts}"
+    then = _recorded_values(run, splits)
+    checked = {name: one for name, one in splits.parts().items() if name in then and part in (None, name)}
+    found = describe_changed_values({name: then[name] for name in checked}, values_of(fingerprints(checked)))
+    return f"the values of {' and '.join(found)} are not those of the training of {run.path}" if found else ""
+
+
+def describe_unchecked_data(run: FinishedRun, splits: Splits, part: str) -> str:
+    """Pure: says what cannot be checked of a part of the data, as an earlier version trained the run; empty where all is."""
+    if part in _recorded_values(run, splits):
+        return ""
+    return (
+        f"{run.path} has recorded no values of its {PART_NAMES[part]} data, as an earlier version trained it: that they are the "
+        "same is known from their number, sizes, division and labels alone"
+    )
+
+
+def split_hash(run: FinishedRun, splits: Splits) -> str:
+    """Pure: the hash of the splits; that which the run has recorded, if an earlier version computed it of the same."""
+    recorded = str(run.summary["split"]["sha256"])
+    return recorded if splits.is_recorded_as(recorded) else splits.sha256()
+
+
+def _recorded_values(run: FinishedRun, splits: Splits) -> Mapping[str, Any]:
+    """Returns the sums of the values of each part that the run has recorded; none of versions that recorded none, or of other
+    samples of a torch data set."""
+    recorded = run.summary["split"]["sha256"]
+    is_earlier = recorded != splits.sha256() and splits.is_recorded_as(recorded)
+    return {} if is_earlier else run.config.get("samples", {}).get("values") or {}
 
 
 def _with_test(splits: Splits, test: Source) -> Splits:

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import Subset, TensorDataset, random_split
 
 from unisono.data.data_differences import describe_differences, differing_values
-from unisono.data.fingerprint import fingerprint
+from unisono.data.fingerprint import earlier_hash_of, fingerprint
 from unisono.data.source import Indices, Source
 from unisono.data.sources.arrays import Arrays
 from unisono.data.sources.sequence import Items
+from unisono.data.splits import Splits
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(500, 12)).astype(np.float32)
@@ -88,3 +91,34 @@ def test_few_samples_of_large_data_are_read(chunk_samples: int | None, most: int
     source = Counting(chunk_samples)
     fingerprint(source)
     assert 0 < source.num_read <= most
+
+
+DATA: Any = TensorDataset(torch.randn(60, 4, generator=torch.Generator().manual_seed(0)))
+
+
+def drawn(seed: int) -> Splits:
+    parts: Any = random_split(DATA, [40, 10, 10], generator=torch.Generator().manual_seed(seed))
+    return Splits(*parts)
+
+
+def test_two_seeds_of_random_split_have_two_hashes() -> None:
+    assert drawn(0).sha256() == drawn(0).sha256() != drawn(1).sha256()
+    alone, other = (drawn(seed).record()["parts_sha256"] for seed in (0, 1))
+    assert all(alone[part] != other[part] for part in ("train", "validation", "test"))
+
+
+def test_a_subset_is_known_by_its_samples_in_the_data_set() -> None:
+    made: Any = random_split(DATA, [40, 20], generator=torch.Generator().manual_seed(3))
+    numbers: Any = np.asarray(made[1].indices)
+    by_hand = Splits(Subset(DATA, made[0].indices[::-1]), Subset(Subset(DATA, range(60)), numbers))
+    assert by_hand.sha256() == Splits(*made).sha256(), "neither order nor nesting changes which samples are where"
+    assert Splits(made[0], Subset(made[1], range(19))).sha256() != Splits(*made).sha256()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_hash_of_an_earlier_version_is_still_known(seed: int) -> None:
+    """It did not see which samples of a data set a part has."""
+    recorded = earlier_hash_of(drawn(0).parts())
+    assert drawn(seed).is_recorded_as(recorded) and recorded != drawn(seed).sha256()
+    arrays = Splits((np.zeros((9, 2)), np.arange(9)))
+    assert earlier_hash_of(arrays.parts()) == arrays.sha256() and not arrays.is_recorded_as(recorded)

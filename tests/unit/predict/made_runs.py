@@ -26,10 +26,10 @@ def make_run(
         "task_file": "made.py",
         "model": {},
         "data": {},
-        "settings": {"seed": seed, "lr": summary.pop("lr", 0.1), "loss": "cross_entropy", "loss_options": {}, "global_batch": 64},
+        "settings": {"seed": seed, "lr": summary.pop("lr", 0.1), "loss_options": {}, "global_batch": 64},
         "num_workers": 2,
     }
-    config["settings"]["metrics"] = list(named)
+    config["settings"] |= {"loss": summary.pop("loss", "cross_entropy"), "metrics": list(named)}
     if averages is not None:
         config["averages"] = dict(averages)
     found = {

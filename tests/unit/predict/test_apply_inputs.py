@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import Subset, TensorDataset
 
 from unisono.data.sources.images import Images
 from unisono.data.sources.open_source import as_source
 from unisono.data.splits import Splits, split
 from unisono.errors import UsageError
-from unisono.predict.apply_inputs import file_inputs, sample_names, split_inputs
+from unisono.predict.apply_inputs import file_inputs, sample_names, sample_numbers, split_inputs
 
 X = np.arange(40, dtype=np.float32).reshape(20, 2)
 Y = np.arange(20) % 2
@@ -67,3 +69,24 @@ def test_pictures_of_a_flat_folder_have_names_and_the_size_of_the_task(tmp_path:
     assert found.read(np.arange(3))[0].shape == (3, 1, 4, 4)
     assert file_inputs([str(tmp_path)], {"size": 3}, Splits(own)).source.read(np.arange(3))[0].shape == (3, 1, 3, 3)
     assert sample_names(as_source((X, Y))) is None
+
+
+def test_pictures_with_one_name_in_two_folders_are_told_apart(tmp_path: Path) -> None:
+    def made(*names: str) -> Images:
+        paths = [tmp_path / name for name in names]
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return Images(paths)
+
+    assert sample_names(made("cat/0.png", "fish/1.png")) == ["0", "1"]
+    assert sample_names(made("cat/0.png", "fish/0.png")) == ["cat/0", "fish/0"]
+    assert sample_names(made("cat/0.png", "cat/0.jpg", "fish/0.png")) == ["cat/0.png", "cat/0.jpg", "fish/0.png"]
+
+
+def test_the_number_of_a_sample_is_that_in_its_source() -> None:
+    whole = as_source((X, Y))
+    assert sample_numbers(whole) is None
+    assert sample_numbers(whole.subset([7, 3]).map_inputs(halved).subset([1])) == [3]
+    held: Any = Subset(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), [9, 4, 2])
+    assert sample_numbers(as_source(held).subset([2, 0])) == [2, 9]

@@ -82,7 +82,7 @@ def test_an_evaluation_of_earlier_best_weights_is_not_compared(tmp_path: Path) -
     targets = np.arange(359) % 2
     for run in runs:
         found: dict[str, Any] = {"split_sha256": "aa" * 32, "weights_sha256": "ee" * 32}
-        Path(run, "evaluation-test-best.json").write_text(json.dumps({**found, "metrics": {"test_accuracy": 0.9}}))
+        Path(run, "evaluation-test-best.json").write_text(json.dumps({**found, "metrics": {"test_accuracy": 1.0}}))
         np.savez(Path(run) / "predictions-test-best.npz", outputs=np.eye(2, dtype=np.float32)[targets], targets=targets, **found)
     assert compare_runs(runs, "best_test_accuracy").rows[1].difference == (0, 0)
     np.savez(
@@ -132,9 +132,8 @@ def test_the_difference_of_old_runs_is_that_of_what_they_recorded(tmp_path: Path
     for kind, averages in (("old", None), ("new", {"recall": "binary"})):
         runs = []
         for name, num_found in (("good", 59), ("bad", 0)):
-            run = make_run(
-                tmp_path / kind / name, {"test_recall": num_found / 59}, named=["recall"], averages=averages, lr=num_found
-            )
+            recall = num_found / 59 if averages else (1 + num_found / 59) / 2
+            run = make_run(tmp_path / kind / name, {"test_recall": recall}, named=["recall"], averages=averages, lr=num_found)
             outputs = np.where(np.arange(359) >= 359 - num_found, 1.0, -1.0).astype(np.float32)
             kept: dict[str, Any] = {"outputs": outputs, "targets": targets, "split_sha256": "aa" * 32, "weights_sha256": "ff" * 32}
             np.savez(Path(run) / "predictions-test.npz", **kept)

@@ -26,6 +26,7 @@ def test_columns_are_chosen_by_field_or_renamed_in_order() -> None:
     [
         (("a", "b"), FIELDS, "no field 'a'.*p0, p1, p2"),
         (("a=p7",), FIELDS, "no field 'p7'"),
+        (("p0", "p2", "pl"), FIELDS, "no field 'pl'"),
         (("p0", "p0"), FIELDS, "two columns have the same name"),
         (("index=p0",), FIELDS, "two columns have the same name"),
         ((), None, r"several axes; use --out with \.npy or \.h5"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from unisono.data.batch import as_array
@@ -42,6 +44,15 @@ class Items(Source):
     def describe(self) -> Mapping[str, Any]:
         return {**super().describe(), "of": f"{type(self.items).__module__}.{type(self.items).__qualname__}"}
 
+    @cached_property
+    def in_data_set(self) -> tuple[Any, Indices] | None:
+        """For a Subset of torch, e.g. from random_split, its data set and the numbers of its samples in that; None for others.
+        Local."""
+        holder, numbers = self.items, None
+        while (places := _places(holder)) is not None:
+            holder, numbers = holder.dataset, places if numbers is None else places[numbers]
+        return None if numbers is None else (holder, numbers)
+
     def _batch_like(self, sample: Any) -> tuple[Any, ...]:
         """Returns a sample as a tuple of input, and target and weight if it has them, of arrays; refuses more parts."""
         parts = tuple(sample) if isinstance(sample, (tuple, list)) else (sample,)
@@ -51,3 +62,12 @@ class Items(Source):
                 "(input, target, weight), where inputs and targets may be tuples or dicts themselves"
             )
         return tuple(map_tree(as_array, part) for part in parts)
+
+
+def _places(items: Any) -> Indices | None:
+    """Returns the numbers by which a data set names its samples in another one, as a Subset of torch does; else None."""
+    named: Any = getattr(items, "indices", None)
+    if not hasattr(items, "dataset") or not hasattr(named, "__len__") or len(named) != len(items):
+        return None
+    places = np.asarray(named)
+    return places.astype(np.int64) if places.ndim == 1 and places.dtype.kind in "iu" else None

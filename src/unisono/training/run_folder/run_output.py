@@ -12,7 +12,8 @@ import torch
 
 from unisono.algorithms.base import find_algorithm, known_algorithms
 from unisono.cluster.resolve import launch_id
-from unisono.data.data_differences import Fingerprint, values_of
+from unisono.data.data_differences import Fingerprint, samples_record, values_of
+from unisono.data.splits import Splits
 from unisono.files.step_folders import StepFolders
 from unisono.optim.curves import SCHEDULES
 from unisono.task.averages import recorded_averages
@@ -51,6 +52,7 @@ class RunOutput:
             "config": self.record,
             "promise": None if promise is None else {**promise, "mixed": list(mixed)},
             "accepted_changes": list(self.directory.changes),
+            "samples": samples_record(self.samples),
             **self.made_by,
         }
 
@@ -62,15 +64,32 @@ def has_checkpoint(config: TrainConfig) -> bool:
     return bool(StepFolders(Path(config.out) / CHECKPOINTS).list_steps())
 
 
-def averages_there(config: TrainConfig) -> dict[str, str]:
-    """Local, on rank 0: how the metrics of the run in the directory average whose names do not say it; {} where there is none."""
+def _earlier_samples(config: TrainConfig, splits: Splits) -> dict[str, Any]:
+    """Returns what the run in the directory recorded of its data where an earlier version did, which took the samples of a Subset
+    of torch for a data set of their own; {} for others."""
+    there = _record_there(config).get("samples") or {}
+    if there.get("sha256", splits.sha256()) == splits.sha256() or not splits.is_recorded_as(there["sha256"]):
+        return {}
+    return {name: there[name] for name in ("sha256", "values") if name in there}
+
+
+def _record_there(config: TrainConfig) -> Mapping[str, Any]:
+    """Returns the configuration of the run in the directory; {} where there is none, or where it cannot be read, which is reported
+    when the directory is opened."""
     path = None if config.out is None or config.fresh else Path(config.out) / "config.json"
     if path is None or not path.is_file():
         return {}
     try:
-        return dict(recorded_averages(json.loads(path.read_text())))
-    except (OSError, ValueError):  # which is reported when the directory is opened
+        found: Mapping[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
         return {}
+    return found
+
+
+def averages_there(config: TrainConfig) -> dict[str, str]:
+    """Local, on rank 0: how the metrics of the run in the directory average whose names do not say it; {} where there is none."""
+    there = _record_there(config)
+    return dict(recorded_averages(there)) if there else {}
 
 
 def older_settings(config: TrainConfig) -> dict[str, Any]:
@@ -116,7 +135,8 @@ def open_run_output(
     """Local, blocking, on rank 0: opens or makes the run directory, and reads what is there. The caller closes `directory`."""
     made = made_by(config, parts.task)
     split = parts.splits.record()
-    samples = {**{name: split[name] for name in ("num_samples", "sha256")}, "values": values_of(fingerprints)}
+    earlier = _earlier_samples(config, parts.splits)
+    samples = {"num_samples": split["num_samples"], "sha256": split["sha256"], "values": values_of(fingerprints), **earlier}
     record = {**record, "samples": samples, "sources": sources_of(made["provenance"]["task"])}
     about = {
         "config": record,
@@ -141,6 +161,9 @@ def open_run_output(
         loaded = None if finished is not None else checkpoints.newest()
         notes = [f"warning: {one}; the checkpoint before it is used" for one in loaded.damaged] if loaded is not None else []
         notes += [f"accepted change: {one}" for one in directory.changes]
+        notes += [
+            "warning: which samples of its data set each part has was not recorded by the version that began this run"
+        ] * bool(earlier)
         if loaded is not None:
             notes += [
                 f"warning: {one}; the result will {_effect_on_result(one, parts)}"
