@@ -33,8 +33,8 @@ def as_arrays(tree: Any, what: str) -> Any:
 
 
 def as_array(leaf: Any) -> np.ndarray[Any, Any]:
-    """Pure: returns one leaf as a NumPy array in the byte order of this machine (torch knows no other); a torch tensor is
-    detached first, and known by its methods, so that torch is not loaded for it."""
+    """Pure: returns one leaf as a NumPy array in the byte order of this machine (torch knows no other); refuses one of which
+    values are masked. A torch tensor is detached first, and known by its methods, so that torch is not loaded for it."""
     if hasattr(leaf, "detach") and hasattr(leaf, "numpy"):
         if leaf.device.type != "cpu":
             raise UsageError(f"a tensor of the data is on {leaf.device}, but a source holds CPU memory; pass tensor.cpu()")
@@ -44,6 +44,11 @@ def as_array(leaf: Any) -> np.ndarray[Any, Any]:
             raise UsageError(
                 f"a tensor of the data has dtype {leaf.dtype}, which NumPy does not support; pass tensor.float()"
             ) from None
+    if isinstance(leaf, np.ma.MaskedArray) and (num_masked := leaf.size - leaf.count()):
+        raise UsageError(
+            f"an array of the data masks {num_masked} of {leaf.size} values, and a training knows no masks; fill "
+            "them in (array.filled(0)), or leave their samples out"
+        )
     found = np.asarray(leaf)
     return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
 

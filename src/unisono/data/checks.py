@@ -16,6 +16,8 @@ from unisono.errors import UsageError
 
 CHECKED_BYTES = 1 << 30
 """Bytes of one part that are checked for values that are not finite; that takes about a second."""
+SHOWN_CLASSES = 12
+"""Maximum number of names of classes in a message."""
 
 
 def origin(source: Source) -> tuple[Source, Indices | None]:
@@ -64,6 +66,18 @@ def check_parts(parts: Mapping[str, Source]) -> None:
     for position, first in enumerate(names):
         for second in names[position + 1 :]:
             _refuse_common_samples(first, parts[first], second, parts[second])
+            _refuse_other_classes(first, parts[first], second, parts[second])
+
+
+def numbered_classes(source: Source) -> tuple[str, ...]:
+    """Pure: returns the names of the classes that the labels of a source number; () where it has none, or where a change of whole
+    batches may have numbered them otherwise."""
+    while isinstance(source, (Subset, Mapped)):
+        if isinstance(source, Mapped) and not source.inputs_only:
+            return ()
+        source = source.source
+    names = getattr(source, "classes", ())
+    return tuple(names) if isinstance(names, (tuple, list)) else ()
 
 
 def check_labels(part: str, source: Source, num_outputs: int, ignored: Collection[int] = ()) -> None:
@@ -139,3 +153,20 @@ def _refuse_common_samples(first: str, one: Source, second: str, other: Source) 
             f"{common.size} sample{'s are' if common.size > 1 else ' is'} in both the {PART_NAMES[first]} and the "
             f"{PART_NAMES[second]} data (the first is sample {common[0]}); put each sample into one part only"
         )
+
+
+def _refuse_other_classes(first: str, one: Source, second: str, other: Source) -> None:
+    """Refuses two parts in which a label stands for different classes, as where each numbers the classes that it has."""
+    mine, theirs = numbered_classes(one), numbered_classes(other)
+    for label, (name, other_name) in enumerate(zip(mine, theirs, strict=False)):
+        if name != other_name:
+            all_names = _shown(list(dict.fromkeys(mine + theirs)))
+            raise UsageError(
+                f"label {label} is {name!r} in the {PART_NAMES[first]} data but {other_name!r} in the {PART_NAMES[second]} data, "
+                f"as each numbers the classes that it has; give both the same, e.g. classes={all_names}"
+            )
+
+
+def _shown(names: list[str]) -> str:
+    """Returns a list of names for a message; of a long one its beginning."""
+    return str(names) if len(names) <= SHOWN_CLASSES else f"[{', '.join(map(repr, names[:SHOWN_CLASSES]))}, ...]"

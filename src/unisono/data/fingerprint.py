@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from unisono.data.batch import as_array
 from unisono.data.checks import before_changes, ids_in_data_set, is_changed, origin, sample_ids
 from unisono.data.data_differences import Fingerprint, is_far
 from unisono.data.random_streams import seeded_generators
@@ -176,7 +177,7 @@ def _numbers(leaf: Any) -> npt.NDArray[np.float64] | None:
     if hasattr(leaf, "detach"):
         leaf = leaf.detach().cpu()
         leaf = leaf.double() if leaf.is_floating_point() else leaf
-    array = np.asarray(leaf)
+    array = as_array(leaf)
     if not array.ndim or array.dtype.kind not in "biufc":
         return None
     rows = array.reshape(len(array), -1) if array.size else np.zeros((len(array), 1))

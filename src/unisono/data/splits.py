@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unisono.data import spatial_splits, split_rules
-from unisono.data.checks import check_labels, check_parts, origin, sample_ids
+from unisono.data.checks import check_parts, origin, sample_ids
 from unisono.data.fingerprint import earlier_hash_of, hashes_of
 from unisono.data.source import Source
 from unisono.data.sources.open_source import as_source
@@ -115,12 +115,6 @@ class Splits:
             "parts_sha256": of_parts,
             "warnings": list(self.warnings),
         }
-
-
-def check(splits: Splits, num_outputs: int, ignored: Collection[int] = ()) -> None:
-    """Local, blocking for one read of the labels: refuses class labels that a model with so many outputs cannot give."""
-    for name, part in splits.parts().items():
-        check_labels(name, part, num_outputs, ignored)
 
 
 def split(

@@ -144,7 +144,7 @@ def _direction(name: str, short: str, runs: Sequence[FinishedRun]) -> tuple[bool
     if short == "loss":
         return False, ()
     ours = _own_metric(short, runs[0], {})
-    if ours is not None:
+    if ours is not None and ours.higher_is_better is not None:
         return ours.higher_is_better, ()
     if recorded:
         raise UsageError(f"whether higher values of {name} are better is not known, so runs cannot be ranked by it; {remedy}")

@@ -18,7 +18,8 @@ from unisono.data.checks import check_labels, first_not_finite
 from unisono.data.source import Source, Subset
 from unisono.data.sources.arrays import Arrays
 from unisono.data.sources.matlab import Scene
-from unisono.data.splits import Splits, check, folds, split
+from unisono.data.splits import Splits, folds, split
+from unisono.data.target_checks import check_targets
 from unisono.errors import UsageError
 
 often = settings(max_examples=60, deadline=None, database=None, derandomize=True)
@@ -446,11 +447,11 @@ def test_a_label_out_of_range_is_named_with_its_place() -> None:
     splits = Splits(train=(np.zeros(200), labels), test=(np.zeros(3), np.array([0, 9, 0])))
     message = r"sample 123 of the training data has label 10, .* 10 outputs, .* 0\.\.9; correct it"
     with pytest.raises(UsageError, match=message):
-        check(splits, 10)
-    check(splits, 11)
-    check(splits, 10, ignored=(10,))
+        check_targets(splits.parts(), "cross_entropy", (2, 10))
+    check_targets(splits.parts(), "cross_entropy", (2, 11))
+    check_targets(splits.parts(), "cross_entropy", (2, 10), ignored=(10,))
     with pytest.raises(UsageError, match=r"sample 1 of the test data has label 9"):
-        check(splits, 9, ignored=(10,))
+        check_targets(splits.parts(), "cross_entropy", (2, 9), ignored=(10,))
 
 
 def test_labels_of_segmentations_and_other_targets() -> None:

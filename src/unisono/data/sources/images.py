@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,23 +15,26 @@ from unisono.data.batch import batch_of
 from unisono.data.source import Indices, Source
 from unisono.data.sources.file_list import PathName, missing_key, names_sha256, require_file, unreadable
 from unisono.data.sources.optional_packages import load
+from unisono.data.sources.table_labels import labels_as_numbers
 from unisono.errors import UsageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+DEEP: Mapping[str, type[np.number[Any]]] = MappingProxyType({"I;16": np.uint16, "I": np.int32, "F": np.float32})
+"""Pillow's modes of more than 8 bits -> type of their pixels."""
 Row: TypeAlias = Mapping[str, str]
 
 
 class Images(Source):
     """Pictures by path, read and decoded as they are asked for: the base class of `ImageFolder` and `ImageTable`.
 
-    A picture is uint8 of shape (channels, rows, columns). Local.
+    A picture is uint8 of shape (channels, rows, columns); deeper ones are uint16, int32 or float32, by `mode`. Local.
 
     Args:
         paths: The files.
         labels: The target of each picture, or None.
         groups: The group of each picture, or None.
         size: Rows and columns to which all are brought, one number for squares, or None if all have one size.
-        mode: Pillow's mode: "RGB", "L", and so on.
+        mode: Pillow's mode: "RGB", "L", and so on; "I;16", "I" or "F" for pictures deeper than 8 bits.
         classes: The names of the classes, in the order of their numbers.
     """
 
@@ -87,25 +91,44 @@ class Images(Source):
         }
         return {**super().describe(), **facts}
 
-    def _read_picture(self, path: Path) -> npt.NDArray[np.uint8]:
+    def _read_picture(self, path: Path) -> npt.NDArray[Any]:
         """Returns this picture as (channels, height, width), in the mode and size of the source."""
         image = load("PIL.Image", "pictures")
         try:
             with image.open(path) as opened:
-                picture = opened.convert(self.mode)
+                is_deep = opened.mode.startswith(("I", "F"))
+                picture = image.fromarray(self._deep_pixels(path, opened)) if is_deep else opened.convert(self.mode)
         except (OSError, SyntaxError, ValueError) as error:
             raise unreadable(path, "a picture", error) from None
+        if self.mode in DEEP and not is_deep:
+            raise UsageError(f'{path} has 8 bits a channel, but mode={self.mode!r} is for deeper pictures; give mode="L" or "RGB"')
         if self.size is not None:
             picture = picture.resize(self.size[::-1], image.Resampling.BILINEAR)
-        pixels = np.asarray(picture, dtype=np.uint8)
+        pixels = np.asarray(picture, dtype=DEEP.get(self.mode, np.uint8))
         return np.ascontiguousarray(np.moveaxis(pixels, 2, 0)) if pixels.ndim == 3 else pixels[None]
+
+    def _deep_pixels(self, path: Path, opened: Any) -> npt.NDArray[Any]:
+        """Returns the pixels of a picture deeper than 8 bits; refuses a mode that would clip or round them, as Pillow does."""
+        stored = np.asarray(opened)
+        kind = DEEP.get(self.mode)
+        if kind is not None:
+            with np.errstate(invalid="ignore"):
+                pixels: npt.NDArray[Any] = stored.astype(kind)
+            if np.array_equal(pixels, stored, equal_nan=True):
+                return pixels
+        own = "I;16" if opened.mode.startswith("I;16") else opened.mode
+        raise UsageError(
+            f"{path} is deeper than 8 bits (Pillow's mode {own!r}), and mode={self.mode!r} would change its pixels; "
+            f"give mode={own!r}, which reads them as {np.dtype(DEEP[own])}, or convert the pictures"
+        )
 
 
 class ImageFolder(Images):
     """Pictures in a folder with a sub-folder for each class.
 
     A sample is uint8 of shape (channels, rows, columns), its target the number of the class, in the order of the names.
-    Sub-folders of a class are searched too. Pictures are decoded when they are read. Needs the package Pillow. Local.
+    Sub-folders of a class are searched too. Pictures are decoded when they are read, and not turned as their EXIF data say.
+    Needs the package Pillow. Local.
 
     The suffix of a picture is .jpg, .jpeg, .png, .bmp, .gif, .webp, .tif, .tiff, .ppm or .pgm; other files are ignored. A
     class without a picture is refused, and so are pictures of different sizes if `size` is not given, and damaged ones when
@@ -127,8 +150,10 @@ class ImageFolder(Images):
         folder: The folder that holds a sub-folder for each class.
         size: Rows and columns to which all pictures are brought, as a pair, or one number for squares; None if all have one
             size.
-        mode: Pillow's mode: "RGB" for three channels, "L" for one grey channel.
-        classes: The names of the classes in another order, or only some of them; use the same for training and test.
+        mode: Pillow's mode: "RGB" for three channels, "L" for one grey channel; "I;16", "I" or "F" for the full depth of grey
+            pictures with 16 or 32 bits, which the others refuse.
+        classes: The names of the classes in another order, or only some of them; use the same for training and test. A class
+            may have no sub-folder if all that are here are named.
     """
 
     def __init__(
@@ -142,10 +167,13 @@ class ImageFolder(Images):
             raise UsageError(f"{root} has no sub-folders; make one for each class, or use ImageTable with a CSV file")
         names = list(classes) if classes is not None else found
         for name in names:
-            if name not in found:
+            # Where every sub-folder is named, the others are classes of which this part has no sample.
+            if name not in found and not set(found) <= set(names):
                 raise missing_key(name, found, f"the folder {root}")
         paths, labels = [], []
         for number, name in enumerate(names):
+            if name not in found:
+                continue
             inside = sorted(path for path in (root / name).rglob("*") if path.suffix.lower() in SUFFIXES)
             if not inside:
                 raise UsageError(f"{root / name} holds no picture ({', '.join(SUFFIXES)}); remove it or fill it")
@@ -162,8 +190,8 @@ class ImageTable(Images):
     the package Pillow. Local.
 
     Every picture must be there. An unknown column, a label that is not in `classes`, and a table without rows are refused.
-    An empty cell counts as a class with an empty name, and makes a column of numbers one of names: give `classes`, or a
-    function as `label`, where cells may be empty.
+    So are rows without a label (an empty cell, "NA", "nan") and columns that mix numbers and text, unless `classes` names
+    them.
 
     Example:
         from pathlib import Path
@@ -187,7 +215,8 @@ class ImageTable(Images):
         suffix: What is added to the name of each picture, for example ".jpg".
         size: Rows and columns to which all pictures are brought, as a pair, or one number for squares; None if all have one
             size.
-        mode: Pillow's mode: "RGB" for three channels, "L" for one grey channel.
+        mode: Pillow's mode: "RGB" for three channels, "L" for one grey channel; "I;16", "I" or "F" for the full depth of grey
+            pictures with 16 or 32 bits, which the others refuse.
         classes: The names of the classes in the order of their numbers.
     """
 
@@ -216,7 +245,7 @@ class ImageTable(Images):
         paths = [root / f"{row[file]}{suffix}" for row in rows]
         _expect_all(paths, path)
         labels, names = (
-            (None, ()) if label is None else _labels_as_numbers([_label_value(row, label) for row in rows], classes, path)
+            (None, ()) if label is None else labels_as_numbers([_label_value(row, label) for row in rows], classes, path)
         )
         groups = None if group is None else np.array([row[group] for row in rows])
         super().__init__(paths, labels, groups, size, mode, names)
@@ -243,24 +272,3 @@ def _expect_all(paths: Sequence[Path], table: Path) -> None:
             f"{len(absent)} of {len(paths)} pictures of {table} do not exist, e.g. {absent[0]}; "
             'check folder= and suffix= (e.g. suffix=".jpg")'
         )
-
-
-def _labels_as_numbers(
-    values: Sequence[Any], classes: Sequence[str] | None, table: Path
-) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
-    """Returns labels as numbers, and the classes if they are names; text that is all numbers is no name."""
-    if classes is None:
-        if not all(isinstance(value, str) for value in values):
-            found = np.array(values)
-            return (found.astype(np.int64) if found.dtype.kind in "bi" else found.astype(np.float32)), ()
-        for kind, dtype in ((int, np.int64), (float, np.float32)):
-            try:
-                return np.array([kind(value) for value in values], dtype=dtype), ()
-            except ValueError:
-                continue
-        classes = sorted(set(values))
-    places = {name: number for number, name in enumerate(classes)}
-    for value in values:
-        if value not in places:
-            raise missing_key(str(value), list(places), f"the classes given for {table}")
-    return np.array([places[value] for value in values], dtype=np.int64), tuple(classes)

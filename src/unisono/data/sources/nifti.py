@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -15,11 +16,16 @@ from unisono.data.batch import batch_of
 from unisono.data.sharding_plan import Windows
 from unisono.data.source import Indices, Source
 from unisono.data.sources.file_list import Files, expand, file_facts, unreadable
+from unisono.data.sources.label_maps import as_label_map
 from unisono.data.sources.optional_packages import load
+from unisono.data.sources.paired_files import expand_labels
 from unisono.data.sources.patch_grid import corners, crop_or_pad, cut_out
 from unisono.data.sources.recent_reads import RecentlyUsed
 from unisono.data.unpacked_size import most_bytes, unpacks_to_too_much
 from unisono.errors import UsageError
+
+MOST_SHIFT = 0.1
+"""Of a voxel, by which labels may lie beside their volume: programs round the affine."""
 
 
 class NIfTI(Source):
@@ -30,8 +36,9 @@ class NIfTI(Source):
     back to end with it, and a volume smaller than a patch is filled with zeros. `groups()` is the number of the volume, so
     `how="group"` of `un.split` keeps the patches of a volume together. Needs the package nibabel. Local.
 
-    Whole volumes of different sizes need `shape` or `patch`. Volumes and labels are paired in order; different numbers, and
-    labels of another size than their volume, are refused.
+    Whole volumes of different sizes need `shape` or `patch`. Volumes and labels are paired by the part of their names that
+    varies, lists by their order. Refused are different numbers, names that do not tell or that contradict a list, labels of
+    another size or affine than their volume, and labels that are not whole numbers.
 
     Example:
         import nibabel
@@ -48,7 +55,7 @@ class NIfTI(Source):
     Args:
         volumes: A path, a pattern such as "images/*.nii.gz" (sorted by name), a list of these, or a `.txt` file with one
             path on each line.
-        labels: The files of the label maps, in the same forms and the same order; or an array with one row for each volume,
+        labels: The files of the label maps, in the same forms, a list in the same order; or an array with one row for each volume,
             for example the class of a patient; left out, the samples have no target.
         patch: The size of a patch (x, y, z); left out, a sample is a whole volume.
         stride: The steps between patches (x, y, z); left out, the size of a patch, so that patches do not overlap more than
@@ -69,7 +76,7 @@ class NIfTI(Source):
     ) -> None:
         self.volumes = expand(volumes, "NIfTI volumes")
         per_volume = isinstance(labels, np.ndarray)
-        self.labels = () if labels is None or per_volume else expand(cast(Files, labels), "NIfTI labels")
+        self.labels = () if labels is None or per_volume else expand_labels(cast(Files, labels), self.volumes, "NIfTI labels")
         self._values = cast("npt.NDArray[Any]", labels) if per_volume else None
         num_labels = len(self.volumes) if labels is None else len(cast(npt.NDArray[Any], labels) if per_volume else self.labels)
         if num_labels != len(self.volumes):
@@ -83,6 +90,7 @@ class NIfTI(Source):
                     f"{volume} has {found[:3]} voxels but its labels {label} have {_shape_of_file(label)[:3]}; "
                     "give volumes and labels in the same order"
                 )
+            _expect_same_place(volume, label)
         for path, found in zip(self.volumes, self.shapes, strict=True):
             if found[3:] != self.shapes[0][3:]:
                 raise UsageError(
@@ -149,7 +157,7 @@ class NIfTI(Source):
         """Returns volume (channels first) and labels of this number, cropped or padded to `shape`; without labels None."""
         volume = _voxels(self.volumes[number]).astype(np.float32)
         volume = np.moveaxis(volume, 3, 0) if volume.ndim == 4 else volume[None]
-        label = _voxels(self.labels[number]).reshape(volume.shape[1:]).astype(np.int64) if self.labels else None
+        label = as_label_map(_voxels(self.labels[number]), self.labels[number]).reshape(volume.shape[1:]) if self.labels else None
         if self.shape:
             return crop_or_pad(volume, self.shape), None if label is None else crop_or_pad(label, self.shape)
         return volume, label
@@ -170,6 +178,18 @@ def _shape_of_file(path: Path) -> tuple[int, ...]:
     if path.suffix == ".gz" and prod(shape) * _open_file(path).get_data_dtype().itemsize > most_bytes(path):
         raise unpacks_to_too_much(path)
     return shape
+
+
+def _expect_same_place(volume: Path, label: Path) -> None:
+    """Refuses labels whose header puts their voxels elsewhere in space than those of the volume, e.g. mirrored."""
+    image, map_ = _open_file(volume), _open_file(label)
+    ends = np.array([(*corner, 1) for corner in product(*((0, length - 1) for length in image.shape[:3]))]).T
+    apart = np.linalg.norm(((image.affine - map_.affine) @ ends)[:3], axis=0).max()
+    if not apart <= MOST_SHIFT * np.linalg.norm(image.affine[:3, :3], axis=0).min():
+        raise UsageError(
+            f"the voxels of {volume} and of its labels {label} lie up to {apart:.3g} mm apart (their affines differ); resample the "
+            "labels to the volume, or if they fit voxel by voxel, save them with the affine of the volume"
+        )
 
 
 def _voxels(path: Path) -> npt.NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +13,9 @@ import numpy.typing as npt
 from unisono.data.batch import batch_of
 from unisono.data.source import Indices, Source
 from unisono.data.sources.file_list import Files, expand, file_facts, unreadable
+from unisono.data.sources.label_maps import as_label_map
 from unisono.data.sources.optional_packages import load
+from unisono.data.sources.paired_files import expand_labels
 from unisono.data.sources.recent_reads import RecentlyUsed
 from unisono.errors import UsageError
 
@@ -28,8 +30,9 @@ class TIFF(Source):
     int64: the same page of the label stack, (rows, columns), or for stacks (pages, rows, columns). `groups()` is the number
     of the stack. Needs the package tifffile, and imagecodecs for some compressions. Local.
 
-    Pages of one source must be alike; with whole stacks, their numbers of pages too. Stacks and label stacks are paired in
-    order; different numbers or sizes are refused, and so are files that are cut off.
+    Pages of one source must be alike; with whole stacks, their numbers of pages too. Stacks and label stacks are paired by
+    the part of their names that varies, lists by their order. Refused are different numbers, sizes or types, names that do
+    not tell or that contradict a list, labels that are not whole numbers, and files that are cut off.
 
     Example:
         import numpy as np
@@ -45,7 +48,7 @@ class TIFF(Source):
     Args:
         stacks: A path, a pattern such as "stacks/*.tif" (sorted by name), a list of these, or a `.txt` file with one path
             on each line.
-        labels: The files of the label stacks, in the same forms and the same order; or an array with one row for each
+        labels: The files of the label stacks, in the same forms, a list in the same order; or an array with one row for each
             sample; left out, the samples have no target.
         unit: "page" if every page is a sample, "stack" if every file is.
     """
@@ -56,18 +59,18 @@ class TIFF(Source):
         self.unit = unit
         self.stacks = expand(stacks, "TIFF stacks")
         per_sample = isinstance(labels, np.ndarray)
-        self.labels = () if labels is None or per_sample else expand(cast(Files, labels), "TIFF labels")
+        self.labels = () if labels is None or per_sample else expand_labels(cast(Files, labels), self.stacks, "TIFF labels")
         self._values = cast("npt.NDArray[Any]", labels) if per_sample else None
         if self.labels and len(self.labels) != len(self.stacks):
             raise UsageError(
                 f"there are {len(self.stacks)} stacks but {len(self.labels)} stacks of labels; give one for each, in order"
             )
-        self.shapes = [_shape_of_file(path) for path in self.stacks]
-        self._expect_alike()
+        self.shapes, types = zip(*(_form_of_file(path) for path in self.stacks), strict=True)
+        self._expect_alike(types)
         for stack, label, shape in zip(self.stacks, self.labels, self.shapes, strict=False):
-            if _shape_of_file(label)[:3] != shape[:3]:
+            if (found := _form_of_file(label)[0])[:3] != shape[:3]:
                 raise UsageError(
-                    f"{stack} has pages, rows, columns {shape[:3]}, its labels {label} {_shape_of_file(label)[:3]}; "
+                    f"{stack} has pages, rows, columns {shape[:3]}, its labels {label} {found[:3]}; "
                     "give stacks and labels in the same order"
                 )
         lengths = [shape[0] if unit == "page" else 1 for shape in self.shapes]
@@ -78,10 +81,12 @@ class TIFF(Source):
             )
         self._open: RecentlyUsed[Path, Stack] = RecentlyUsed(OPEN_FILES, _close)
 
-    def _expect_alike(self) -> None:
-        """Refuses stacks whose samples differ in shape."""
+    def _expect_alike(self, types: Sequence[np.dtype[Any]]) -> None:
+        """Refuses stacks whose samples differ in shape or type: numbers of different types have different scales."""
         compared = 1 if self.unit == "page" else 0
-        for path, shape in zip(self.stacks, self.shapes, strict=True):
+        for path, shape, kind in zip(self.stacks, self.shapes, types, strict=True):
+            if kind != types[0]:
+                raise UsageError(f"{path} has pixels of {kind} but {self.stacks[0]} of {types[0]}; convert them to one type")
             if shape[compared:] != self.shapes[0][compared:]:
                 raise UsageError(
                     f"{path} has {self.unit}s of {shape[compared:]} but {self.stacks[0]} of {self.shapes[0][compared:]}; "
@@ -100,7 +105,8 @@ class TIFF(Source):
             return batch_of(inputs, self._values[indices])
         if not self.labels:
             return batch_of(inputs)
-        return batch_of(inputs, np.stack([self._read_pages(self.labels[number], page).astype(np.int64) for number, page in picked]))
+        maps = [as_label_map(self._read_pages(self.labels[number], page), self.labels[number]) for number, page in picked]
+        return batch_of(inputs, np.stack(maps))
 
     def groups(self) -> npt.NDArray[Any] | None:
         return np.repeat(np.arange(len(self.stacks)), np.diff(self._starts))
@@ -152,8 +158,10 @@ class Stack:
         if self._chain_is_cut_off():
             raise UsageError(f"{self.path} is truncated (its pages lie beyond its end); get it again")
         series = self.file.series
-        if len({tuple(one.keyframe.shape) for one in series}) > 1:
-            raise UsageError(f"{self.path} has pages of different sizes, but samples of one source must be alike; split the file")
+        if len({(tuple(one.keyframe.shape), one.keyframe.dtype) for one in series}) > 1:
+            raise UsageError(
+                f"{self.path} has pages of different sizes or types, but samples of one source must be alike; split the file"
+            )
         page = pages[0]
         self.planar = page.axes == "SYX"
         self.mapped: npt.NDArray[Any] | None = None
@@ -167,6 +175,7 @@ class Stack:
         promised = (self.file.imagej_metadata or {}).get("images", num_pages)
         if promised > num_pages:
             raise UsageError(f"{self.path} is truncated (it has {num_pages} of {promised} pages); get it again")
+        self.dtype = np.dtype(page.dtype).newbyteorder("=")
         shape = tuple(int(length) for length in page.shape)
         self.shape = (num_pages, *(shape[1:] + shape[:1] if self.planar else shape))
 
@@ -201,8 +210,8 @@ def _close(stack: Stack) -> None:
     stack.close()
 
 
-def _shape_of_file(path: Path) -> tuple[int, ...]:
-    """Returns the shape of this stack as (pages, rows, columns), with channels last if it has any."""
+def _form_of_file(path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Returns the shape of this stack as (pages, rows, columns), with channels last if it has any, and the type of its pixels."""
     stack = Stack(path)
     stack.close()
-    return stack.shape
+    return stack.shape, stack.dtype

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from unisono.data.checks import targets_in_memory
 from unisono.data.data_differences import PART_NAMES
 from unisono.data.source import Source
-from unisono.data.splits import Splits, check
+from unisono.data.splits import Splits
+from unisono.data.target_checks import check_targets
 from unisono.errors import UsageError
 from unisono.launch.excepthook import user_code_line
 from unisono.metrics import Metric
@@ -37,9 +38,9 @@ def try_out(model: nn.Module, splits: Splits, task: Task, device: torch.device) 
     """Local, blocking: runs two samples through the model and checks the outputs against the loss, so that mistakes are reported
     before work starts. It also gives lazy modules their shapes."""
     outputs = first_outputs(model, splits.train, device, "the training data")
-    if task.loss in ("cross_entropy", "nll", "focal") and isinstance(outputs, Tensor) and outputs.dim() >= 2:
+    if task.loss is not None and isinstance(outputs, Tensor):
         ignored = task.loss_options.get("ignore_label")
-        check(splits, outputs.shape[1], () if ignored is None else (ignored,))
+        check_targets(splits.parts(), task.loss, outputs.shape, () if ignored is None else (ignored,))
 
 
 def try_parts(adapter: TorchAdapter, splits: Splits, task: Task, metrics: Sequence[Metric], reading: Reading) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unisono.data.fingerprint import fingerprint
 from unisono.data.sources.arrays import Arrays
 from unisono.data.sources.numpy_files import Npy, Npz
 from unisono.data.sources.open_source import as_source
@@ -88,6 +89,23 @@ def test_arrays_that_do_not_fit_are_refused(parts: tuple[Any, ...], message: str
 
 
 # ---- what every source can do ------------------------------------------------------------------------------------------
+
+
+def test_the_mask_of_a_masked_array_is_not_dropped() -> None:
+    """Oracle: NumPy's mean, which leaves the masked number out."""
+    masked: Any = np.ma.masked_equal(np.array([[1.0, -999.0], [3.0, 5.0]], np.float32), -999.0)
+    assert masked.mean() == 3.0
+    labels = np.array([0, 1])
+    for parts in ((masked, labels), (labels, masked), (labels, labels, masked[:, 1]), ({"x": labels, "z": masked},)):
+        with pytest.raises(UsageError, match=r"masks 1 of [24] values.*fill them in \(array\.filled\(0\)\)"):
+            Arrays(*parts)
+    with pytest.raises(UsageError, match="masks 1 of 2 values"):
+        Items([(row, 0) for row in masked]).read(np.array([0, 1]))
+    with pytest.raises(UsageError, match="masks 1 of 4 values"):
+        fingerprint(Arrays(np.array([[1.0, -999.0], [3.0, 5.0]])).map_inputs(lambda x: np.ma.masked_less(x, 0)))
+    assert Arrays(masked.filled(0.0)).read(np.arange(2))[0].mean() == 2.25
+    (whole,) = Arrays(np.ma.masked_less(labels, 0)).read(np.arange(2))
+    assert (type(whole), whole.tolist()) == (np.ndarray, [0, 1]), "nothing is masked"
 
 
 def test_a_subset_reads_its_own_samples_and_targets() -> None:

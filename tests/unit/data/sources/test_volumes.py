@@ -126,6 +126,115 @@ def test_a_damaged_volume_is_refused(tmp_path: Path, keep: int, message: str) ->
         NIfTI(file).read(np.array([0]))
 
 
+# ---- labels: which belong to which file, and whole numbers ------------------------------------------------------------------
+
+
+CASES = (1, 2, 10, 11)
+"""Sorted as text, case10 comes before case2; with "_seg" behind it also before case1_seg."""
+NAMES = [
+    ("images/case{}{}", "images/case{}_seg{}"),
+    ("images/la_{:03}_0000{}", "labels/la_{:03}{}"),
+    ("images/case{}{}", "labels/{:04}_mask{}"),
+    ("sub-{}/anat{}", "sub-{}/mask{}"),
+    ("images/{}/scan{}", "labels/{}/scan_seg{}"),
+]
+
+
+def write_case(file: Path, number: int) -> Path:
+    """Writes a volume or stack whose every voxel is the number of the case."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    voxels = np.full((3, 8, 6), number, np.uint8)
+    if file.name.endswith(".tif"):
+        tifffile.imwrite(file, voxels, photometric="minisblack")
+    else:
+        new_image(voxels, np.eye(4)).to_filename(file)
+    return file
+
+
+def pattern(folder: Path, name: str, suffix: str) -> str:
+    return str(folder / name.replace("{:03}", "{}").replace("{:04}", "{}").format("*[0-9]", suffix))
+
+
+@pytest.mark.parametrize(("image", "label"), NAMES)
+@pytest.mark.parametrize(("kind", "suffix"), [(NIfTI, ".nii.gz"), (TIFF, ".tif")])
+def test_volumes_and_labels_are_paired_by_their_names(tmp_path: Path, kind: Any, suffix: str, image: str, label: str) -> None:
+    """Oracle: every voxel and its label are the number of their case."""
+    for number in CASES:
+        write_case(tmp_path / image.format(number, suffix), number)
+        write_case(tmp_path / label.format(number, suffix), number)
+    source = kind(pattern(tmp_path, image, suffix), labels=pattern(tmp_path, label, suffix))
+    inputs, targets = source.read(np.arange(len(source)))
+    assert set(targets.ravel().tolist()) == set(CASES)
+    assert np.array_equal(inputs[:, 0], targets)
+    images, labels = ([tmp_path / name.format(number, suffix) for number in CASES] for name in (image, label))
+    given = kind(images, labels=labels)
+    assert np.array_equal(given.read(np.arange(len(given)))[0][:, 0], given.read(np.arange(len(given)))[1]), "lists in one order"
+    with pytest.raises(UsageError, match=r"by its name .* belongs to it; give both lists in one order, or as patterns"):
+        kind(images, labels=[*labels[2:], *labels[:2]])
+    source.close()
+    given.close()
+
+
+@pytest.mark.parametrize("others", [(1, 2, 10, 12), (1, 2, 10)])
+def test_numbers_in_names_that_differ_are_refused(tmp_path: Path, others: tuple[int, ...]) -> None:
+    for number in CASES:
+        write_case(tmp_path / f"case{number}.nii", number)
+    labels = [write_case(tmp_path / f"case{number}_seg.nii", number) for number in others]
+    with pytest.raises(UsageError, match=r"do not tell which belong to which|4 volumes but 3 labels"):
+        NIfTI(str(tmp_path / "case*[0-9].nii"), labels=str(tmp_path / "*_seg.nii"))
+    if len(others) == 4:
+        assert len(NIfTI(str(tmp_path / "case*[0-9].nii"), labels=labels)) == 4, "a list is in the order of its author"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_labels_elsewhere_in_space_are_refused(tmp_path: Path, turned: bool) -> None:
+    """Oracle: the places of the first and the last voxel by the two affines."""
+    affine = np.diag([2.0, 2.0, 3.0, 1.0])
+    other = affine @ np.diag([-1.0, 1.0, 1.0, 1.0]) if turned else affine.copy()
+    other[0, 3] = 6.0 if turned else 1.0
+    voxels = np.zeros((4, 5, 6), np.uint8)
+    for name, own in (("a", affine), ("b", other), ("c", affine + 1e-4)):
+        new_image(voxels, own).to_filename(tmp_path / f"{name}.nii")
+    first, last = ([one @ (*at, 1) for one in (affine, other)] for at in ((0, 0, 0), (3, 4, 5)))
+    apart = max(np.linalg.norm(one - two) for one, two in (first, last))
+    with pytest.raises(UsageError, match=rf"lie up to {apart:g} mm apart \(their affines differ\); resample"):
+        NIfTI(tmp_path / "a.nii", labels=tmp_path / "b.nii")
+    assert len(NIfTI(tmp_path / "a.nii", labels=tmp_path / "c.nii")) == 1, "rounded"
+
+
+def test_label_maps_are_rounded_not_truncated(tmp_path: Path) -> None:
+    """Oracle: the labels that were written, and NumPy's rounding of what nibabel reads."""
+    labels = np.random.default_rng(0).integers(0, 8, (7, 8, 6))
+    image = new_image(np.rint(labels / 0.02).astype(np.int16), np.eye(4))
+    image.header.set_slope_inter(0.02, 0.0)
+    image.to_filename(tmp_path / "l.nii")
+    opened: Any = nibabel.load(tmp_path / "l.nii")
+    stored = np.asarray(opened.dataobj)
+    assert (stored.astype(np.int64) != labels).any(), "truncated they are others"
+    tifffile.imwrite(tmp_path / "l.tif", stored.astype(np.float32), photometric="minisblack")
+    new_image(np.zeros((7, 8, 6), np.float32), np.eye(4)).to_filename(tmp_path / "v.nii")
+    tifffile.imwrite(tmp_path / "v.tif", np.zeros((7, 8, 6), np.float32), photometric="minisblack")
+    for source in (NIfTI(tmp_path / "v.nii", tmp_path / "l.nii"), TIFF(tmp_path / "v.tif", tmp_path / "l.tif", unit="stack")):
+        targets = source.read(np.array([0]))[1][0]
+        assert targets.dtype == np.int64
+        assert np.array_equal(targets, labels)
+        assert np.array_equal(targets, np.rint(stored))
+        source.close()
+
+
+@pytest.mark.parametrize("value", [2.5, 0.9, np.nan, np.inf])
+def test_labels_far_from_whole_numbers_are_refused(tmp_path: Path, value: float) -> None:
+    labels = np.ones((3, 8, 6), np.float32)
+    labels[1, 2, 3] = value
+    new_image(labels, np.eye(4)).to_filename(tmp_path / "l.nii")
+    tifffile.imwrite(tmp_path / "l.tif", labels, photometric="minisblack")
+    for kind, suffix in ((NIfTI, "nii"), (TIFF, "tif")):
+        source: Any = kind(tmp_path / f"l.{suffix}", labels=tmp_path / f"l.{suffix}")
+        with pytest.raises(UsageError, match=rf"are not whole numbers \(1 of \d+, e\.g\. {value:g}\)"):
+            source.read(np.arange(len(source)))
+        source.close()
+
+
 # ---- TIFF --------------------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +313,23 @@ def test_stacks_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             TIFF(*arguments)
+
+
+def test_stacks_of_different_types_are_refused(tmp_path: Path) -> None:
+    """Read as one array, the 8 bits of one would be dark beside the 16 bits of the other."""
+    for name, kind in (("a", np.uint8), ("b", np.uint16), ("c", ">u2"), ("d", np.float32)):
+        stack = np.full((3, 8, 6), 200, kind)
+        tifffile.imwrite(tmp_path / f"{name}.tif", stack, photometric="minisblack", byteorder=">" if name == "c" else "<")
+    a, b, c, d = (tmp_path / f"{name}.tif" for name in "abcd")
+    for other in (b, c, d):
+        with pytest.raises(UsageError, match=rf"{other.name} has pixels of \w+ but .*a\.tif of uint8; convert them to one type"):
+            TIFF([a, other])
+    source = TIFF([b, c], [a, b])
+    inputs, targets = source.read(np.array([0, 5]))
+    assert (inputs.dtype, targets.dtype, set(inputs.ravel().tolist())) == (np.uint16, np.int64, {200}), (
+        "labels become whole numbers"
+    )
+    source.close()
 
 
 @pytest.mark.parametrize("options", STACKS, ids=str)
