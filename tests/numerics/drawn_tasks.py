@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +234,11 @@ class Drawn:
 
     def own_loss(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Pure: a loss of people's own, one value for each sample."""
-        if self.kind == CLASSES:
-            return _own_of_classes
-        return _own_of_labels if self.kind in (TWO_CLASSES, LABELS) else _own_of_numbers
+        if self.kind == NUMBERS:
+            return _own_of_numbers
+        own = partial(_own_of_classes if self.kind == CLASSES else _own_of_labels)
+        own.predicts, own.one_hot = "logits", False  # type: ignore[attr-defined] # which metrics by name need to know
+        return own
 
     def task(self, folder: Path) -> Task:
         """Pure: the task as a user would write it."""
