@@ -1,0 +1,20 @@
+"""Tasks drawn at random, as in tests/numerics/test_drawn_tasks.py, for as long as the time lasts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.numerics.drawn_checks import CHECKS, found_in
+
+pytestmark = pytest.mark.soak
+
+
+@pytest.mark.parametrize("what", CHECKS)
+def test_drawn_tasks(what: str, seeds: Iterator[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    if "KERAS_BACKEND" not in os.environ:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+    for seed in seeds:
+        assert found_in(CHECKS[what][1], seed) == [], (what, seed, CHECKS[what][0](seed))
