@@ -45,7 +45,7 @@ KERAS_METRICS: Mapping[str, Sequence[str]] = {
 }
 OUR_METRICS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys((LOGITS, PROBABILITIES, ONE_HOT), ("balanced_accuracy", "kappa", "f1", "auc")),
-    **dict.fromkeys((TWO_LOGIT, TWO_PROBABILITY), ("accuracy", "kappa", "f1", "recall", "auc", "average_precision")),
+    **dict.fromkeys((TWO_LOGIT, TWO_PROBABILITY), ("kappa", "f1", "recall", "auc", "average_precision")),
     NUMBERS: ("mae", "r2"),
 }
 OPTIMIZERS: Sequence[tuple[str, Mapping[str, Any]]] = (
@@ -109,7 +109,7 @@ class DrawnKeras:
         model.set_weights([from_seed.normal(0, 0.5, one.shape) for one in model.get_weights()])
         name, options = self.optimizer
         from_logits = {"from_logits": True} if self.kind in (LOGITS, TWO_LOGIT) else {}
-        measured = [getattr(keras.metrics, one)() for one in self.keras_metrics]
+        measured = [getattr(keras.metrics, one)(name=one.lower()) for one in self.keras_metrics]
         model.compile(
             optimizer=getattr(keras.optimizers, name)(self.lr, clipnorm=self.clipnorm, **options),
             loss=getattr(keras.losses, LOSSES[self.kind])(**from_logits),
