@@ -172,3 +172,18 @@ def test_a_period_longer_than_a_lease_is_kept() -> None:
     (plain,) = train(task)
     _, done = trained(task, "easgd", 1, {"algorithm.period": 10_000})
     np.testing.assert_allclose(losses_of(done), losses_of(plain.progress), rtol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["easgd", "downpour"])
+def test_a_period_that_no_worker_completes_still_moves_the_server_weights(algorithm: str) -> None:
+    """Four workers, four epochs of eight units: the epoch that ends the run is evaluated with all that the workers did."""
+    periods = {"easgd": ("period",), "downpour": ("push_every", "pull_every")}[algorithm]
+    data = lambda: un.Splits((INPUTS[:32], TARGETS[:32]), validation=(INPUTS[32:], TARGETS[32:]))  # noqa: E731
+    task = Task(model=Net, data=data, loss="mse", name="task", lr=0.05, global_batch=16, epochs=4)
+    weights, done = trained(task, algorithm, 4, {f"algorithm.{name}": 10 for name in periods})
+    losses = [row["metrics"]["val_loss"] for row in done.history]
+    assert losses[0] == losses[1] == losses[2] > losses[3] and done.step == 32
+    model = Net()
+    model.load_state_dict(weights)
+    held = nn.functional.mse_loss(model(torch.as_tensor(INPUTS[32:])), torch.as_tensor(TARGETS[32:]))
+    assert held.item() == pytest.approx(losses[3], rel=1e-9)

@@ -246,6 +246,7 @@ class Service:
             "members": {
                 str(number): {
                     "version": worker.version,
+                    "keeps_back": worker.keeps_back,
                     "state": dict(worker.state),
                     "worker": self.states.get(number),
                     **self._reply_of(number),
@@ -266,7 +267,7 @@ class Service:
             return False
         self.expected = int(state["expected"])
         for number, held in known.items():
-            self.workers[number] = WorkerRecord(number, int(held["version"]), dict(held["state"]))
+            self.workers[number] = WorkerRecord(number, int(held["version"]), bool(held.get("keeps_back")), dict(held["state"]))
             self.states[number] = held["worker"]
             if held["order"] is not None:
                 self._expected_to_rejoin[number] = Answer(number, GO, held["reply"], np.array(held["order"], dtype=np.float64))
@@ -321,6 +322,7 @@ class Service:
         for one in pushed:
             worker = self.workers[one.request.caller]
             lease = self.ledger.done(worker.number)
+            worker.keeps_back = one.vector is None and bool(lease.units)  # it is asked once
             staleness = self.version - worker.version
             if one.vector is not None:
                 self._blend(one.vector[self.model.values.numel() :])
@@ -328,7 +330,8 @@ class Service:
             own = vector[: self.model.values.numel()]
             pushes.append(Push(worker, own, one.of_rule, one.report.weight, staleness))
             found.append(Applied(self._stats_of_push(one), one.report, lease, staleness))
-        self.model.step = self.step - sum(len(one.lease.units) for one in found)
+        num_units = sum(len(one.lease.units) for one in found)
+        self.model.step = self.step - max(1, num_units)  # what comes without units at the end belongs to the last of them
         self.model.lr = self.lr(self.model.step)
         replies = self.rule.apply_update(self.model, pushes)
         self.version += 1 if self.rule.waits_for_all else sum(one.vector is not None for one in pushed)
@@ -360,7 +363,7 @@ class Service:
 
     def _offer(self, caller: int, wanted: int, reply: Tensor | None) -> None:
         """Sends a worker its next lease, or puts it among the idle ones."""
-        lease = None if self.is_ending else self.ledger.deal(caller, wanted)
+        lease = self._next_lease(caller, wanted)
         if lease is not None:
             self._send(caller, GO, reply, WorkAssignment(self.step, lease.units).numbers())
             return
@@ -369,6 +372,15 @@ class Service:
         self._idle[caller] = (wanted, reply)
         if self._asked is not None:
             self._ask_for_state(caller)
+
+    def _next_lease(self, caller: int, wanted: int) -> Lease | None:
+        """Assigns the next units to a worker, or at the end none, so that it sends what it keeps back; None if it has to wait."""
+        if self.is_ending:
+            return None
+        lease = self.ledger.deal(caller, wanted)
+        if lease is None and self.workers[caller].keeps_back and self.ledger.takes_remains:
+            return self.ledger.deal_nothing(caller)
+        return lease
 
     def _send(self, caller: int, kind: int, reply: Tensor | None, tail: Numbers | Sequence[float]) -> None:
         """Makes a reply due now, or after the save that is under way."""
@@ -395,12 +407,12 @@ class Service:
         if any(not isinstance(one, Answer) for one in self._expected_to_rejoin.values()):
             return  # workers of an earlier attempt get their work together: the order of their return must not decide
         for caller in sorted(self._idle):
-            wanted, reply = self._idle.pop(caller)
+            wanted, reply = self._idle[caller]
             if self.is_ending:
+                del self._idle[caller]
                 self._send(caller, END, reply, ())
                 if self._asked is None:
                     del self.workers[caller]
-                continue
-            self._offer(caller, wanted, reply)
-            if caller in self._idle:
-                return  # there is nothing for the others either
+            elif (lease := self._next_lease(caller, wanted)) is not None:
+                del self._idle[caller]
+                self._send(caller, GO, reply, WorkAssignment(self.step, lease.units).numbers())
