@@ -506,7 +506,7 @@ def test_work_that_was_not_sent_comes_at_the_end(case: str, restart_after: int |
         if place % NUM_WORKERS in run.said:
             run.call(place % NUM_WORKERS)
         place += 1
-    assert sorted(run.senders) == [0, 1, 2] and sorted(sum(run.hands, [])) == list(range(24))
+    assert sorted(run.senders) == [0, 1, 2] and sorted(unit for hand in run.hands for unit in hand) == list(range(24))
     expected = last_work_reference(case, run.hands, run.senders)
     np.testing.assert_allclose(run.service.model.values.numpy(), expected, rtol=0, atol=1e-12)
     assert run.service.ledger.is_over and run.service.step == 24, "and nobody is asked twice"
