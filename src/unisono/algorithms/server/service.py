@@ -2,7 +2,7 @@
 the same code serves real workers, a recorded order and a virtual clock.
 
 A save changes nothing: while it gathers the states of the workers, updates are applied and replies formed as ever, and only held
-back until every worker has sent its state.
+back until every worker has sent its state. Virtual workers send theirs at once, so that no call has to wait (simulated.py).
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class Service:
     certain: int = 0
     """Number of workers that are part of the job, so they will join: before that nothing is saved or over, and no round is
     complete."""
+    simulation: Callable[[], dict[str, Any]] | None = None
+    """Where workers are virtual, on a clock of their own: returns what a checkpoint holds of the clock and the calls under way."""
     version: int = 0
     """Updates so far."""
     is_ending: bool = False
@@ -96,9 +98,9 @@ class Service:
     """Workers without work at the moment: how many units they want, and the reply that they will get."""
     _held_replies: dict[int, Answer] = field(default_factory=dict)
     """Replies that are ready, held back by a save."""
-    _expected_to_rejoin: dict[int, Answer | tuple[int, Tensor | None]] = field(default_factory=dict)
+    _expected_to_rejoin: dict[int, Answer | tuple[int, Tensor | None] | None] = field(default_factory=dict)
     """Workers of an earlier attempt that have not rejoined yet, with the reply that they will get, as in `_held_replies` or
-    `_idle`."""
+    `_idle`; None where their call is still under way."""
     _joined: set[int] = field(default_factory=set)
     """Workers that have joined in this attempt."""
     _asked: set[int] | None = None
@@ -182,8 +184,9 @@ class Service:
     @property
     def can_save(self) -> bool:
         """Whether a save can begin: none is under way, and all workers have joined, with the state that they had in an earlier
-        attempt."""
-        return self._asked is None and not self._expected_to_rejoin and self._all_joined
+        attempt; in a simulation no round has begun."""
+        in_round = self.simulation is not None and bool(self._arrived)
+        return self._asked is None and not self._expected_to_rejoin and self._all_joined and not in_round
 
     @property
     def awaits_workers(self) -> bool:
@@ -196,10 +199,10 @@ class Service:
         return self.workers.keys() - self._idle.keys() - self._arrived.keys()
 
     def begin_save(self) -> None:
-        """Local: begins a save: every worker is asked for its state before it is answered."""
+        """Local: begins a save: every worker is asked for its state before it is answered, a virtual one at once."""
         self._asked = set()
         self.states.clear()
-        for caller in self._idle:
+        for caller in self._idle if self.simulation is None else self.workers:
             self._ask_for_state(caller)
 
     @property
@@ -243,6 +246,7 @@ class Service:
             "version": self.version,
             "expected": self.expected,
             "ledger": self.ledger.state(),
+            "simulation": None if self.simulation is None else self.simulation(),
             "members": {
                 str(number): {
                     "version": worker.version,
@@ -271,6 +275,8 @@ class Service:
             self.states[number] = held["worker"]
             if held["order"] is not None:
                 self._expected_to_rejoin[number] = Answer(number, GO, held["reply"], np.array(held["order"], dtype=np.float64))
+            elif number in self.ledger.leases:
+                self._expected_to_rejoin[number] = None
             else:
                 self._expected_to_rejoin[number] = (
                     int(held["wanted"]),
@@ -301,7 +307,7 @@ class Service:
         answer = self._expected_to_rejoin.pop(caller)
         if isinstance(answer, Answer):
             self._answers.append(answer)
-        else:
+        elif answer is not None:
             self._idle[caller] = answer
             self._deal_to_idle()
 
@@ -404,7 +410,7 @@ class Service:
 
     def _deal_to_idle(self) -> None:
         """Assigns work to idle workers, where there is some again; at the end tells them to end."""
-        if any(not isinstance(one, Answer) for one in self._expected_to_rejoin.values()):
+        if any(not isinstance(one, Answer | None) for one in self._expected_to_rejoin.values()):
             return  # workers of an earlier attempt get their work together: the order of their return must not decide
         for caller in sorted(self._idle):
             wanted, reply = self._idle[caller]
