@@ -77,7 +77,10 @@ class Replica:
             return stats
         self.gradient.zero_()
         self.uses.fill(0)  # an optimiser then leaves everything as it is, whatever its momentum
-        return stats if finite else stats.as_not_finite()
+        if finite:
+            return stats
+        self.adapter.put_back_buffers()
+        return stats.as_not_finite()
 
     def synchronise_statistics(self) -> None:
         """Collective over the group, blocking: replaces the running statistics of each process by the mean over the group."""

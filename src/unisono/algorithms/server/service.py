@@ -330,7 +330,7 @@ class Service:
             lease = self.ledger.done(worker.number)
             worker.keeps_back = one.vector is None and bool(lease.units)  # it is asked once
             staleness = self.version - worker.version
-            if one.vector is not None:
+            if one.vector is not None and not one.report.num_not_finite:
                 self._blend(one.vector[self.model.values.numel() :])
             vector = self.model.values[:0] if one.vector is None else one.vector.to(self.model.values.device)
             own = vector[: self.model.values.numel()]
