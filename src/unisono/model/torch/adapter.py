@@ -226,6 +226,11 @@ class TorchAdapter(ModelAdapter):
         for name, part in self.parts.items():
             part.load_optimizer_state(state["optimizers"][name])
 
+    def copy_buffers(self, other: TorchAdapter) -> None:
+        """Local: copies the buffers of another replica that are not among its weights (persistent=False)."""
+        other.statistics()
+        self._buffers.restore({}, other._buffers.non_persistent(other.model.state_dict()))
+
     def user_state(self) -> Mapping[str, Any]:
         return self.body.user_state()
 

@@ -206,7 +206,7 @@ class Serving:
     def _evaluate(self, sums: EpochSums, waits: Waits) -> None:
         """Begins to evaluate a copy of the model as it is now; the epoch ends here if the result is there at once."""
         self.trainer.show_server()
-        self.evaluation.begin(self.trainer.adapter.model, EndedEpoch(sums, waits, self.service.step))
+        self.evaluation.begin(self.trainer.adapter, EndedEpoch(sums, waits, self.service.step))
         if self.evaluation.is_finished():
             self._end_epoch()
 
