@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from unisono.algorithms.base import find_algorithm, known_algorithms
 from unisono.algorithms.roles import LayoutOptions
 from unisono.algorithms.server.call_record import read_call_record
 from unisono.comm.single_process import single_process_communicator
+from unisono.errors import UsageError
 from unisono.task.overrides import change
 from unisono.task.task import Task
 from unisono.training.frontends.assemble import assemble
@@ -172,3 +174,78 @@ def test_a_period_longer_than_a_lease_is_kept() -> None:
     (plain,) = train(task)
     _, done = trained(task, "easgd", 1, {"algorithm.period": 10_000})
     np.testing.assert_allclose(losses_of(done), losses_of(plain.progress), rtol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["easgd", "downpour"])
+def test_a_period_that_no_worker_completes_still_moves_the_server_weights(algorithm: str) -> None:
+    """Four workers, four epochs of eight units: the epoch that ends the run is evaluated with all that the workers did."""
+    periods = {"easgd": ("period",), "downpour": ("push_every", "pull_every")}[algorithm]
+    data = lambda: un.Splits((INPUTS[:32], TARGETS[:32]), validation=(INPUTS[32:], TARGETS[32:]))  # noqa: E731
+    task = Task(model=Net, data=data, loss="mse", name="task", lr=0.05, global_batch=16, epochs=4)
+    weights, done = trained(task, algorithm, 4, {f"algorithm.{name}": 10 for name in periods})
+    losses = [row["metrics"]["val_loss"] for row in done.history]
+    assert losses[0] == losses[1] == losses[2] > losses[3] and done.step == 32
+    model = Net()
+    model.load_state_dict(weights)
+    held = nn.functional.mse_loss(model(torch.as_tensor(INPUTS[32:])), torch.as_tensor(TARGETS[32:]))
+    assert held.item() == pytest.approx(losses[3], rel=1e-9)
+
+
+class Scaled(nn.Module):
+    """Divides by a running scale that is no part of its weights."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(6, 2).double()
+        self.register_buffer("scale", torch.full((), 1000.0, dtype=torch.float64), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.scale.lerp_(inputs.detach().std(), 0.5)
+        outputs: Tensor = self.line(inputs / self.scale)
+        return outputs
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+def test_the_server_evaluates_with_buffers_that_are_not_saved(algorithm: str) -> None:
+    """The reference is the trained model itself, evaluated by torch."""
+    data = lambda: un.Splits((INPUTS[:32], TARGETS[:32]), validation=(INPUTS[32:], TARGETS[32:]))  # noqa: E731
+    task = Task(model=Scaled, data=data, loss="mse", name="task", lr=0.01, global_batch=4, epochs=2)
+    comm = single_process_communicator(torch.device("cpu"))
+    parts = assemble(change(task, {}), algorithm, comm, AssemblyOptions(layout=LayoutOptions(simulate=2)))
+    done = ServerTrainer(comm=comm, parts=parts, evaluation_batch=16).train()
+    model = parts.adapter.model.eval()
+    with torch.no_grad():
+        held = nn.functional.mse_loss(model(torch.as_tensor(INPUTS[32:])), torch.as_tensor(TARGETS[32:]))
+    assert isinstance(model.scale, Tensor) and model.scale.item() < 100
+    assert done.history[-1]["metrics"]["val_loss"] == pytest.approx(held.item(), rel=1e-9)
+
+
+class WithTeacher(nn.Module):
+    """Its teacher is a running mean of its weights; so a buffer or a frozen parameter."""
+
+    def __init__(self, is_frozen: bool) -> None:
+        super().__init__()
+        self.line = nn.Linear(6, 2, bias=False).double()
+        first = self.line.weight.detach().clone()
+        if is_frozen:
+            self.teacher = nn.Parameter(first, requires_grad=False)
+        else:
+            self.register_buffer("teacher", first)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.teacher.data.lerp_(self.line.weight.detach(), 0.1)
+        outputs: Tensor = self.line(inputs) + 0.1 * inputs @ self.teacher.T
+        return outputs
+
+
+def test_a_teacher_of_frozen_parameters_is_refused_with_a_server() -> None:
+    """Four virtual workers: in the first batch of each the teacher is what it follows."""
+    with pytest.raises(UsageError, match=r"changes its frozen parameter teacher, .* make it a buffer"):
+        trained(task_of(lambda: WithTeacher(is_frozen=True)), "gem", 4)
+    first = WithTeacher(is_frozen=False)
+    weights, _ = trained(task_of(lambda: deepcopy(first)), "gem", 4)
+    assert not torch.equal(weights["teacher"], first.state_dict()["teacher"])

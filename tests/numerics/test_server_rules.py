@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unisono.algorithms.base import GroupSettings, StepInfo, find_algorithm
 from unisono.algorithms.server.ledger import Ledger
-from unisono.algorithms.server.protocol import PUSH, STATE
+from unisono.algorithms.server.protocol import MOST_UNITS, PUSH, STATE
 from unisono.algorithms.server.server_algorithm import ServerAlgorithm, ServerModel
 from unisono.algorithms.server.server_layout import ServerLayout
 from unisono.algorithms.server.service import Service
@@ -78,7 +78,7 @@ class Momentum:
         self.optimizer = torch.optim.SGD([self.parameter], lr=LR, momentum=MOMENTUM)
 
     def __call__(self, gradient: Tensor, uses: npt.NDArray[np.float64]) -> None:
-        assert uses.tolist() in ([1.0], [2.0], [3.0])
+        assert uses.tolist() in [[float(num)] for num in range(1, 9)]
         self.parameter.grad = gradient.clone()
         self.optimizer.step()
 
@@ -86,7 +86,8 @@ class Momentum:
 class Run:
     """A server and three workers in this process; the script says whose call comes next."""
 
-    def __init__(self, rule: ServerAlgorithm, epoch_by_epoch: bool = False) -> None:
+    def __init__(self, rule: ServerAlgorithm, epoch_by_epoch: bool = False, most_units: int = MOST_UNITS) -> None:
+        self.most_units = most_units
         values = torch.from_numpy(START.copy())
         self.optimiser = Momentum(values)
         ledger = Ledger(NUM_UNITS, 1, epoch_by_epoch)
@@ -102,24 +103,33 @@ class Run:
         self.rule = rule
         self.order: list[int] = []
         """Whose pushes came, in their order."""
+        self.senders: list[int] = []
+        """Whose pushes came with a vector."""
+        self.hands: list[list[int]] = [[] for _ in range(NUM_WORKERS)]
+        """The units that each worker has computed."""
         self.begin()
 
     def begin(self) -> None:
         self.bowls = [Bowl() for _ in range(NUM_WORKERS)]
-        self.workers = [self._worker(bowl) for bowl in self.bowls]
+        self.workers = [self._worker(number, bowl) for number, bowl in enumerate(self.bowls)]
         self.work: list[Work] = [worker.run() for worker in self.workers]
         self.said: dict[int, WorkerCall] = {number: next(work) for number, work in enumerate(self.work)}
 
-    def _worker(self, bowl: Bowl) -> Worker:
-        read: Callable[[int], Portion] = lambda unit: Portion(np.array([unit]), ())  # noqa: E731
+    def _worker(self, number: int, bowl: Bowl) -> Worker:
+        def read(unit: int) -> Portion:
+            self.hands[number].append(unit)
+            return Portion(np.array([unit]), ())
+
         out = torch.zeros(SIZE + 2, dtype=torch.float64)
-        return Worker(self.rule, bowl, read, lambda _: [{"lr": LR}], 0, 0, out)  # type: ignore[arg-type]
+        settings: Callable[[int], GroupSettings] = lambda _: [{"lr": LR}]  # noqa: E731
+        return Worker(self.rule, bowl, read, settings, 0, 0, out, most_units=self.most_units)  # type: ignore[arg-type]
 
     def call(self, number: int) -> None:
         """The call that this worker has made reaches the server."""
         said = self.said.pop(number)
         if said.kind == PUSH:
             self.order.append(number)
+            self.senders += [number] if said.vector is not None else []
         vector = None if said.vector is None else said.vector.clone()
         self.service.handle(Request(number, said.kind, np.asarray(said.tail, dtype=np.float64), vector))
         self.answer()
@@ -136,8 +146,10 @@ class Run:
         state = _copied(self.service.state())
         values, momentum = self.service.model.values.clone(), _copied(self.optimiser.optimizer.state_dict())
         statistics = self.service.statistics.clone()
-        again = Run(self.rule)
-        again.order = self.order
+        again = Run(self.rule, most_units=self.most_units)
+        again.order, again.senders, again.hands = self.order, self.senders, self.hands
+        old = self.service.ledger
+        again.service.ledger = Ledger(old.units_per_epoch, old.num_epochs, old.epoch_by_epoch)
         again.service.model.values.copy_(values)
         again.service.statistics.copy_(statistics)
         again.optimiser.optimizer.load_state_dict(momentum)
@@ -436,3 +448,65 @@ def test_what_was_sent_early_is_not_sent_again_after_resuming(form: Mapping[str,
     after, gathered = again.bowls[1].values.numpy(), again.workers[1]._state.state["accrued"].numpy()
     expected = gradient_at(after + LR * gathered, 8) if form else -LR * again.bowls[1].velocity.numpy()
     np.testing.assert_allclose(gathered, expected, rtol=0, atol=1e-12)
+
+
+LAST_WORK: Mapping[str, tuple[tuple[str, dict[str, Any]], bool]] = {
+    "easgd": (("easgd", {"period": 10}), False),
+    "eamsgd": (("easgd", {"period": 10, "momentum": 0.7}), False),
+    "synchronous easgd": (("easgd", {"period": 10, "synchronous": True}), True),
+    "downpour": (("downpour", {"push_every": 10, "pull_every": 10}), False),
+    "downpour of the paper": (("downpour", {"push_every": 10, "pull_every": 10, **PAPER}), False),
+}
+
+
+def last_work_reference(case: str, hands: Sequence[Sequence[int]], senders: Sequence[int]) -> Vector:
+    """Three workers that train by themselves, and call with a vector only when all is done, one after the other."""
+    (name, options), _ = LAST_WORK[case]
+    mu, alpha = options.get("momentum", 0.0), 0.9 / 3
+    x, v, summed = ([START.copy() if k == 0 else np.zeros(SIZE) for _ in range(3)] for k in range(3))
+    for w, hand in enumerate(hands):
+        for unit in hand:
+            g = gradient_at(x[w] + mu * v[w], unit)
+            summed[w] = summed[w] + g
+            if mu:
+                v[w] = mu * v[w] - LR * g
+                x[w] = x[w] + v[w]
+            elif "optimizer_on" in options:
+                x[w] = x[w] - LR * g
+            else:
+                v[w] = MOMENTUM * v[w] + g
+                x[w] = x[w] - LR * v[w]
+    centre, velocity = START.copy(), np.zeros(SIZE)
+    for place, w in enumerate(senders):
+        if case == "synchronous easgd":
+            centre = centre + alpha * (x[w] - START)
+        elif name == "easgd":
+            centre = centre + alpha * (x[w] - centre)
+        elif "optimizer_on" in options:
+            velocity = MOMENTUM * velocity + summed[w]
+            centre = centre - LR * velocity
+        else:
+            centre = centre + (x[w] - START) / (place + 1)  # as many updates came before its own
+    return centre
+
+
+@pytest.mark.parametrize("restart_after", [None, 5, 13])
+@pytest.mark.parametrize("case", LAST_WORK)
+def test_work_that_was_not_sent_comes_at_the_end(case: str, restart_after: int | None) -> None:
+    """A lease is shorter than the period, and the training than one period: only a call at the end brings the work of all."""
+    (name, options), in_rounds = LAST_WORK[case]
+    run = Run(rule_of(name, **options), in_rounds, most_units=2)
+    run.service.ledger = Ledger(24, 1, in_rounds)
+    for number in range(NUM_WORKERS):
+        run.call(number)  # HELLO
+    place = 0
+    while run.said:
+        if place == restart_after:
+            run.save_and_restart()
+        if place % NUM_WORKERS in run.said:
+            run.call(place % NUM_WORKERS)
+        place += 1
+    assert sorted(run.senders) == [0, 1, 2] and sorted(unit for hand in run.hands for unit in hand) == list(range(24))
+    expected = last_work_reference(case, run.hands, run.senders)
+    np.testing.assert_allclose(run.service.model.values.numpy(), expected, rtol=0, atol=1e-12)
+    assert run.service.ledger.is_over and run.service.step == 24, "and nobody is asked twice"

@@ -135,6 +135,32 @@ def test_a_stop_request_reaches_the_server_while_it_evaluates(fork_server: ForkS
     assert all(found("again")[what] == found("run")[what] for what in ("weights", "steps", "reason"))
 
 
+def test_a_simulation_does_not_depend_on_saves_and_stops(fork_server: ForkServer) -> None:
+    """One without a save is the reference: its weights, virtual times and order of calls. Real workers may take over from it."""
+    options = (*DOWNPOUR, "--set", "model.norm=true", "--simulate", "4")
+    stop = ("--checkpoint-every", "3", "--max-steps")
+    train(fork_server, "run", 1, *options)
+    train(fork_server, "stopped", 1, *options, *stop, "31", code=STOPPED)
+    shutil.copytree("stopped", "taken-over")
+    train(fork_server, "stopped", 1, *options, *stop, "80", code=STOPPED)
+    train(fork_server, "stopped", 1, *options)
+    assert found("stopped") == found("run")
+    summaries = [json.loads(Path(out, "summary.json").read_text()) for out in ("run", "stopped")]
+    times = [[(row["metrics"]["virtual_s"], row["metrics"]["waiting"]) for row in one["history"]] for one in summaries]
+    assert times[0] == times[1] and 0 < times[0][0][0] < times[0][2][0]
+    assert Path("stopped/arrivals.txt").read_text() == Path("run/arrivals.txt").read_text()
+    assert "the workers are not those of the checkpoint" in train(fork_server, "taken-over", 5, *options[:-2], "--accept-changes")
+    assert found("taken-over")["reason"] == "finished"
+
+
+def test_a_simulation_saves_between_two_rounds(fork_server: ForkServer) -> None:
+    options = ("--algorithm", "easgd", "--set", "algorithm.synchronous=true", "--set", "algorithm.period=3", "--simulate", "4")
+    train(fork_server, "run", 1, *options)
+    train(fork_server, "stopped", 1, *options, "--checkpoint-every", "7", "--max-steps", "25", code=STOPPED)
+    train(fork_server, "stopped", 1, *options, "--checkpoint-every", "1")
+    assert found("stopped") == found("run")
+
+
 def test_a_run_resumes_with_another_number_of_workers(fork_server: ForkServer) -> None:
     train(fork_server, "run", 3, *GEM, "--max-steps", "20", code=STOPPED)
     told = train(fork_server, "run", 5, *GEM)

@@ -82,6 +82,7 @@ class AllReduce(LockStepAlgorithm):
         """Collective, blocking: computes the sums over all workers of gradient and tail, without an update. Returns the time, in
         nanoseconds of `perf_counter_ns`, at which this worker's own computation was over."""
         adapter, exchange = self.adapter, self._exchanges[""]
+        adapter.keep_buffers()
         adapter.clear_gradients()
         if at.stop or at.save:
             adapter.tail.request(at.stop, at.save)
@@ -109,6 +110,7 @@ class AllReduce(LockStepAlgorithm):
         used = uses[: len(adapter.parts[part].tensors)]
         if is_finite(stats) and adapter.apply_gradients(at.settings[part], stats.weight, used, part):
             return (stats,)
+        adapter.put_back_buffers()
         return (stats.as_not_finite(),)
 
     def _own_step(self, user: StepFunction, batch: Any, at: StepInfo) -> Sequence[StepStats]:
@@ -137,9 +139,11 @@ class AllReduce(LockStepAlgorithm):
             adapter.tail.set_uses(part.used)
             self._exchanges[name].end(adapter.tail.vector)
             found.setdefault(name, []).extend(self._update(name, at))
+            adapter.keep_buffers()
             torch.clear_autocast_cache()  # it holds copies of the weights as they were
 
         adapter.seed(at.key)
+        adapter.keep_buffers()
         with adapter.autocast():
             own = OwnStep(adapter.model, at.step, adapter.device, num_samples, minimise, 1.0 if num_samples else 0.0)
             user(own, adapter.to_device(batch))

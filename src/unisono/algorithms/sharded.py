@@ -70,6 +70,7 @@ class Sharded(AllReduce):
     def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
         adapter, state = self.adapter, self.shard_state
         began = perf_counter_ns()
+        adapter.keep_buffers()
         state.begin()
         for shard, batch in zip(self._own, micro_batches, strict=True):
             adapter.clear_gradients()

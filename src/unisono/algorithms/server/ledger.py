@@ -6,7 +6,7 @@ A unit is one worker's batch, counted from 0 over all epochs. A lease is the uni
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -43,8 +43,14 @@ class Ledger:
 
     @property
     def is_over(self) -> bool:
-        """Whether every unit is done."""
-        return self.num_done == self.num_units
+        """Whether every unit is done, and nothing that workers kept back of them is still to come."""
+        return self.num_done == self.num_units and not self.leases
+
+    @property
+    def takes_remains(self) -> bool:
+        """Whether workers that have none of the last units may send what they kept back: in rounds all of them do it together."""
+        all_dealt = self.next_unit >= self.num_units and not self.returned
+        return all_dealt and (not self.epoch_by_epoch or self.num_done == self.num_units)
 
     def deal(self, worker: int, wanted: int) -> Lease | None:
         """Assigns up to `wanted` units to a worker that has none; None if none are left at the moment."""
@@ -59,11 +65,11 @@ class Ledger:
             else:
                 units.append(self.next_unit)
                 self.next_unit += 1
-        if not units:
-            return None
-        lease = self.leases[worker] = Lease(self.num_leases, worker, tuple(units))
-        self.num_leases += 1
-        return lease
+        return self._lease(worker, units) if units else None
+
+    def deal_nothing(self, worker: int) -> Lease:
+        """Assigns no units to a worker, so that it calls once more."""
+        return self._lease(worker, ())
 
     def done(self, worker: int) -> Lease:
         """Counts the lease of a worker as done and returns it."""
@@ -79,6 +85,12 @@ class Ledger:
         self.returned.extend(lease.units)
         self.num_dealt_again += len(lease.units)
         return len(lease.units)
+
+    def _lease(self, worker: int, units: Sequence[int]) -> Lease:
+        """Notes and returns the next lease, of these units."""
+        lease = self.leases[worker] = Lease(self.num_leases, worker, tuple(units))
+        self.num_leases += 1
+        return lease
 
     def skip_to(self, unit: int) -> None:
         """Local, before anything is assigned: counts all units before this one as done."""

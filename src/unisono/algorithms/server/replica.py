@@ -21,6 +21,7 @@ from unisono.data.loader import Portion
 from unisono.errors import UsageError
 from unisono.model.tail import StepStats
 from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.frozen_parameters import FrozenParameters
 from unisono.model.torch.optimizer_state import own_copy
 
 
@@ -49,6 +50,8 @@ class Replica:
         running = _running_vectors(adapter)
         self.statistics = running[0] if running else self.values[:0]
         self._loaded: VirtualWorkerState | None = None
+        self._frozen = FrozenParameters(adapter.model)
+        self._num_computed = 0
 
     @property
     def num_tensors(self) -> int:
@@ -63,12 +66,15 @@ class Replica:
     def compute(self, portion: Portion, at: StepInfo) -> StepStats:
         """Collective over the group, blocking: computes a batch. `gradient` becomes the mean over its samples, or 0 where that is
         not finite. Returns the sums of the batch."""
+        if not self._num_computed:
+            self._frozen.note()
         began = perf_counter_ns()
         computed = self.inside.gradient(portion.micro_batches, at)
         if self.inside.spans is not None:
             self.inside.spans.add("compute", "forward and backward", began, computed)
             if self.inside.comm.size > 1:
                 self.inside.spans.add("communication", "all-reduce in the group", computed, perf_counter_ns())
+        self._check_frozen()
         stats, uses = self.adapter.tail.read(at.step)
         self.uses = uses[: self.num_tensors].copy()
         finite = is_finite(stats) and self.part.is_finite()
@@ -77,7 +83,22 @@ class Replica:
             return stats
         self.gradient.zero_()
         self.uses.fill(0)  # an optimiser then leaves everything as it is, whatever its momentum
-        return stats if finite else stats.as_not_finite()
+        if finite:
+            return stats
+        self.adapter.put_back_buffers()
+        return stats.as_not_finite()
+
+    def _check_frozen(self) -> None:
+        """Refuses a model that changes a frozen parameter itself, after 1, 2, 4, 8, ... batches: a teacher that is a mean of the
+        weights moves only once they have, and virtual workers take turns."""
+        self._num_computed += 1
+        is_power_of_two = self._num_computed & (self._num_computed - 1) == 0
+        if is_power_of_two and (name := self._frozen.changed()) is not None:
+            raise UsageError(
+                f"the model itself changes its frozen parameter {name}, as a momentum teacher does, but workers do not send those: "
+                "the server's weights, which are evaluated and saved, would keep its first values; make it a buffer "
+                "(register_buffer), or use --algorithm allreduce"
+            )
 
     def synchronise_statistics(self) -> None:
         """Collective over the group, blocking: replaces the running statistics of each process by the mean over the group."""

@@ -61,6 +61,8 @@ class WorkerRecord:
     number: int
     version: int = 0
     """Updates that the server had made when the worker last pulled its weights."""
+    keeps_back: bool = False
+    """Whether it has not sent all of its work: its last call had no vector."""
     state: dict[str, Tensor] = field(default_factory=dict)
     """What the rule keeps for it, vectors of the length of the weights; saved with it."""
 

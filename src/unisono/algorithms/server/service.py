@@ -2,7 +2,7 @@
 the same code serves real workers, a recorded order and a virtual clock.
 
 A save changes nothing: while it gathers the states of the workers, updates are applied and replies formed as ever, and only held
-back until every worker has sent its state.
+back until every worker has sent its state. Virtual workers send theirs at once, so that no call has to wait (simulated.py).
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class Service:
     certain: int = 0
     """Number of workers that are part of the job, so they will join: before that nothing is saved or over, and no round is
     complete."""
+    simulation: Callable[[], dict[str, Any]] | None = None
+    """Where workers are virtual, on a clock of their own: returns what a checkpoint holds of the clock and the calls under way."""
     version: int = 0
     """Updates so far."""
     is_ending: bool = False
@@ -96,9 +98,9 @@ class Service:
     """Workers without work at the moment: how many units they want, and the reply that they will get."""
     _held_replies: dict[int, Answer] = field(default_factory=dict)
     """Replies that are ready, held back by a save."""
-    _expected_to_rejoin: dict[int, Answer | tuple[int, Tensor | None]] = field(default_factory=dict)
+    _expected_to_rejoin: dict[int, Answer | tuple[int, Tensor | None] | None] = field(default_factory=dict)
     """Workers of an earlier attempt that have not rejoined yet, with the reply that they will get, as in `_held_replies` or
-    `_idle`."""
+    `_idle`; None where their call is still under way."""
     _joined: set[int] = field(default_factory=set)
     """Workers that have joined in this attempt."""
     _asked: set[int] | None = None
@@ -182,8 +184,9 @@ class Service:
     @property
     def can_save(self) -> bool:
         """Whether a save can begin: none is under way, and all workers have joined, with the state that they had in an earlier
-        attempt."""
-        return self._asked is None and not self._expected_to_rejoin and self._all_joined
+        attempt; in a simulation no round has begun."""
+        in_round = self.simulation is not None and bool(self._arrived)
+        return self._asked is None and not self._expected_to_rejoin and self._all_joined and not in_round
 
     @property
     def awaits_workers(self) -> bool:
@@ -196,10 +199,10 @@ class Service:
         return self.workers.keys() - self._idle.keys() - self._arrived.keys()
 
     def begin_save(self) -> None:
-        """Local: begins a save: every worker is asked for its state before it is answered."""
+        """Local: begins a save: every worker is asked for its state before it is answered, a virtual one at once."""
         self._asked = set()
         self.states.clear()
-        for caller in self._idle:
+        for caller in self._idle if self.simulation is None else self.workers:
             self._ask_for_state(caller)
 
     @property
@@ -243,9 +246,11 @@ class Service:
             "version": self.version,
             "expected": self.expected,
             "ledger": self.ledger.state(),
+            "simulation": None if self.simulation is None else self.simulation(),
             "members": {
                 str(number): {
                     "version": worker.version,
+                    "keeps_back": worker.keeps_back,
                     "state": dict(worker.state),
                     "worker": self.states.get(number),
                     **self._reply_of(number),
@@ -266,10 +271,12 @@ class Service:
             return False
         self.expected = int(state["expected"])
         for number, held in known.items():
-            self.workers[number] = WorkerRecord(number, int(held["version"]), dict(held["state"]))
+            self.workers[number] = WorkerRecord(number, int(held["version"]), bool(held.get("keeps_back")), dict(held["state"]))
             self.states[number] = held["worker"]
             if held["order"] is not None:
                 self._expected_to_rejoin[number] = Answer(number, GO, held["reply"], np.array(held["order"], dtype=np.float64))
+            elif number in self.ledger.leases:
+                self._expected_to_rejoin[number] = None
             else:
                 self._expected_to_rejoin[number] = (
                     int(held["wanted"]),
@@ -300,7 +307,7 @@ class Service:
         answer = self._expected_to_rejoin.pop(caller)
         if isinstance(answer, Answer):
             self._answers.append(answer)
-        else:
+        elif answer is not None:
             self._idle[caller] = answer
             self._deal_to_idle()
 
@@ -321,14 +328,16 @@ class Service:
         for one in pushed:
             worker = self.workers[one.request.caller]
             lease = self.ledger.done(worker.number)
+            worker.keeps_back = one.vector is None and bool(lease.units)  # it is asked once
             staleness = self.version - worker.version
-            if one.vector is not None:
+            if one.vector is not None and not one.report.num_not_finite:
                 self._blend(one.vector[self.model.values.numel() :])
             vector = self.model.values[:0] if one.vector is None else one.vector.to(self.model.values.device)
             own = vector[: self.model.values.numel()]
             pushes.append(Push(worker, own, one.of_rule, one.report.weight, staleness))
             found.append(Applied(self._stats_of_push(one), one.report, lease, staleness))
-        self.model.step = self.step - sum(len(one.lease.units) for one in found)
+        num_units = sum(len(one.lease.units) for one in found)
+        self.model.step = self.step - max(1, num_units)  # what comes without units at the end belongs to the last of them
         self.model.lr = self.lr(self.model.step)
         replies = self.rule.apply_update(self.model, pushes)
         self.version += 1 if self.rule.waits_for_all else sum(one.vector is not None for one in pushed)
@@ -360,7 +369,7 @@ class Service:
 
     def _offer(self, caller: int, wanted: int, reply: Tensor | None) -> None:
         """Sends a worker its next lease, or puts it among the idle ones."""
-        lease = None if self.is_ending else self.ledger.deal(caller, wanted)
+        lease = self._next_lease(caller, wanted)
         if lease is not None:
             self._send(caller, GO, reply, WorkAssignment(self.step, lease.units).numbers())
             return
@@ -369,6 +378,15 @@ class Service:
         self._idle[caller] = (wanted, reply)
         if self._asked is not None:
             self._ask_for_state(caller)
+
+    def _next_lease(self, caller: int, wanted: int) -> Lease | None:
+        """Assigns the next units to a worker, or at the end none, so that it sends what it keeps back; None if it has to wait."""
+        if self.is_ending:
+            return None
+        lease = self.ledger.deal(caller, wanted)
+        if lease is None and self.workers[caller].keeps_back and self.ledger.takes_remains:
+            return self.ledger.deal_nothing(caller)
+        return lease
 
     def _send(self, caller: int, kind: int, reply: Tensor | None, tail: Numbers | Sequence[float]) -> None:
         """Makes a reply due now, or after the save that is under way."""
@@ -392,15 +410,15 @@ class Service:
 
     def _deal_to_idle(self) -> None:
         """Assigns work to idle workers, where there is some again; at the end tells them to end."""
-        if any(not isinstance(one, Answer) for one in self._expected_to_rejoin.values()):
+        if any(not isinstance(one, Answer | None) for one in self._expected_to_rejoin.values()):
             return  # workers of an earlier attempt get their work together: the order of their return must not decide
         for caller in sorted(self._idle):
-            wanted, reply = self._idle.pop(caller)
+            wanted, reply = self._idle[caller]
             if self.is_ending:
+                del self._idle[caller]
                 self._send(caller, END, reply, ())
                 if self._asked is None:
                     del self.workers[caller]
-                continue
-            self._offer(caller, wanted, reply)
-            if caller in self._idle:
-                return  # there is nothing for the others either
+            elif (lease := self._next_lease(caller, wanted)) is not None:
+                del self._idle[caller]
+                self._send(caller, GO, reply, WorkAssignment(self.step, lease.units).numbers())

@@ -51,6 +51,7 @@ class TorchAdapter(ModelAdapter):
         clip_norm: float | None = None,
         own_step: StepFunction | None = None,
         aligns: bool = False,
+        leaves_out: bool = False,
     ) -> None:
         self.model = model
         self.device = device
@@ -70,6 +71,9 @@ class TorchAdapter(ModelAdapter):
         self.has_sample_losses = own_step is None
         self.aligns = aligns
         """Whether batches are copied to where torch puts its own tensors: kernels may round otherwise at an odd address."""
+
+        self._leaves_out = leaves_out
+        """Whether the training continues after a step that is left out: then its buffers are put back."""
 
     # ---- one step --------------------------------------------------------------------------------------------------
 
@@ -144,6 +148,7 @@ class TorchAdapter(ModelAdapter):
         # Only the others know of parameters that we did not use; so only then there is something to wait for.
         uses = held.used if held.used.all() else self.tail.read(0)[1][: len(held.tensors)]
         held.update(settings, uses, left_out=(~(finite & counts)).float())
+        self.put_back_buffers(~finite)
 
     @property
     def waits_for_device(self) -> bool:
@@ -151,6 +156,17 @@ class TorchAdapter(ModelAdapter):
         return self.device.type != "cuda" or not all(
             group.get("fused") for part in self.parts.values() for group in part.running.param_groups
         )
+
+    def keep_buffers(self) -> None:
+        """Local: copies the buffers as they are before a step, which may be left out."""
+        if self._leaves_out:
+            self._buffers.keep()
+
+    def put_back_buffers(self, left_out: Tensor | None = None) -> None:
+        """Local: restores the buffers as they were before the step, as its update is left out; with `left_out`, a flag on the
+        device, only if that is true. Running statistics that were no numbers once would stay so."""
+        if self._leaves_out:
+            self._buffers.put_back(left_out)
 
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
@@ -215,6 +231,11 @@ class TorchAdapter(ModelAdapter):
         self.body.restore(state["kept"])
         for name, part in self.parts.items():
             part.load_optimizer_state(state["optimizers"][name])
+
+    def copy_buffers(self, other: TorchAdapter) -> None:
+        """Local: copies the buffers of another replica that are not among its weights (persistent=False)."""
+        other.statistics()
+        self._buffers.restore({}, other._buffers.non_persistent(other.model.state_dict()))
 
     def user_state(self) -> Mapping[str, Any]:
         return self.body.user_state()

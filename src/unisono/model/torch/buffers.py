@@ -23,6 +23,7 @@ class Buffers:
         views = layout.views(self._vectors)
         # With `data` each has a version of its own; else autograd would take a change of one buffer for a change of all.
         moved = {buffer: views[name].copy_(buffer).data for name, buffer in named}
+        self._kept: tuple[list[Tensor], dict[str, Tensor]] = ([], {})
         self._owners: list[tuple[nn.Module, str, Tensor]] = []
         for module in model.modules():  # a buffer may have several owners
             for name, owned in module._buffers.items():
@@ -41,7 +42,26 @@ class Buffers:
 
     def counters(self) -> list[Tensor]:
         """Returns the buffers that are not of a floating type."""
-        return [buffer for _, buffer in self._named_buffers() if not buffer.is_floating_point()]
+        return list(self._named_counters().values())
+
+    def keep(self) -> None:
+        """Copies all buffers for `put_back`. Whether they change cannot be seen: batch-norm leaves their version as it is."""
+        self._kept = (
+            [vector.clone() for vector in self.statistics()],
+            {n: one.clone() for n, one in self._named_counters().items()},
+        )
+
+    def put_back(self, left_out: Tensor | None = None) -> None:
+        """Restores the buffers as they were at the last `keep`; with `left_out`, a flag on the device, only where it is true."""
+        vectors, counters = self._kept
+        now = self._named_counters()
+        pairs = [
+            *zip(vectors, self.statistics(), strict=True),
+            *((kept, now[name]) for name, kept in counters.items() if name in now),
+        ]
+        for before, after in pairs:
+            if before.shape == after.shape:
+                after.copy_(before if left_out is None else torch.where(left_out, before, after))
 
     def unknown(self) -> list[str]:
         """Returns the names of floating buffers that were made, or made larger, after this object."""
@@ -66,6 +86,9 @@ class Buffers:
                 module._buffers[leaf] = value.to(self._device(), copy=True)
             elif module is not None and name in left_out:
                 module.register_buffer(leaf, value.to(self._device(), copy=True), persistent=False)
+
+    def _named_counters(self) -> dict[str, Tensor]:
+        return {name: buffer for name, buffer in self._named_buffers() if not buffer.is_floating_point()}
 
     def _device(self) -> torch.device:
         return next(self._model.parameters()).device

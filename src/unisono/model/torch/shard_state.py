@@ -4,13 +4,13 @@ state."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import isnan
 
 import torch
 from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.frozen_parameters import FrozenParameters
 
 FROZEN_CHECK_STEPS = 3
 """Number of first steps in which frozen parameters are checked; a model that changes them does so from the start."""
@@ -32,9 +32,8 @@ class ShardState:
         self._counts = empty(1 + sum(self._sizes), torch.float64)
         of_vectors = [empty(vector.numel(), vector.dtype) for vector in self._vectors]
         self.changes = [*of_vectors, self._counts] if self._vectors or self._counted else []
-        self._frozen = [(name, one) for name, one in adapter.model.named_parameters() if not one.requires_grad]
-        self._frozen_checks_left = FROZEN_CHECK_STEPS if self._frozen else 0
-        self._sums: list[float] = []
+        self._frozen = FrozenParameters(adapter.model)
+        self._frozen_checks_left = FROZEN_CHECK_STEPS
 
     def begin(self) -> None:
         """Copies the state with which all shards of the step begin."""
@@ -42,7 +41,7 @@ class ShardState:
         for before, now in zip((*self._before, *self._counted), (*self._vectors, *self._counters()), strict=True):
             before.copy_(now)
         if self._frozen_checks_left:
-            self._sums = self._sums_of_frozen()
+            self._frozen.note()
 
     def record_change(self, has_samples: bool) -> None:
         """Writes what a shard changed into `changes`, then restores the state at the start of the step."""
@@ -92,14 +91,9 @@ class ShardState:
         """Refuses a model that changes a frozen parameter itself; compares their sums in the first steps only."""
         if not self._frozen_checks_left:
             return
-        for (name, _), before, now in zip(self._frozen, self._sums, self._sums_of_frozen(), strict=True):
-            if before != now and not (isnan(before) and isnan(now)):
-                raise UsageError(f"the model itself changes its frozen parameter {name}, once for each shard, {_REMEDY}")
+        if (name := self._frozen.changed()) is not None:
+            raise UsageError(f"the model itself changes its frozen parameter {name}, once for each shard, {_REMEDY}")
         self._frozen_checks_left -= 1
-
-    def _sums_of_frozen(self) -> list[float]:
-        """Returns the sum of each frozen parameter."""
-        return [one.detach().sum(dtype=torch.float64).item() for _, one in self._frozen]
 
 
 def _base(before: Tensor) -> Tensor:

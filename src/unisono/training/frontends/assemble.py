@@ -75,6 +75,7 @@ def assemble(
         clip_norm=task.clip_norm,
         own_step=task.step,
         aligns=task.shards is not None,
+        leaves_out=options.on_nan == "skip",
     )
     if options.on_nan == "stop":
         for name, part in splits.parts().items():

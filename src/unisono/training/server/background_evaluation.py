@@ -34,11 +34,12 @@ class BackgroundEvaluation(Generic[T]):
         """Local: the `about` of the evaluation that is under way, or finished and not collected; None where there is none."""
         return self._about
 
-    def begin(self, model: nn.Module, about: T) -> None:
-        """Local, blocking for a copy: begins to evaluate a model as it is now; `about` is returned with the result."""
+    def begin(self, adapter: TorchAdapter, about: T) -> None:
+        """Local, blocking for a copy: begins to evaluate a replica as it is now; `about` is returned with the result."""
         assert self._about is None, "collect the one before first"
         with torch.no_grad():
-            for target, source in zip(self.copy.model.state_dict().values(), model.state_dict().values(), strict=True):
+            self.copy.copy_buffers(adapter)
+            for target, source in zip(self.copy.model.state_dict().values(), adapter.model.state_dict().values(), strict=True):
                 if isinstance(target, torch.Tensor):
                     target.copy_(source)
         self._about = about

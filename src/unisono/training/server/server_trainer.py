@@ -160,6 +160,16 @@ class ServerTrainer(TrainerBase):
         saved = self.algorithm.saved_service
         return set() if saved is None else {int(number) for number in saved["members"]}
 
+    def _saved_simulation(self) -> Mapping[str, Any]:
+        """Returns the clock and the calls of the simulation that is resumed; empty where it was none."""
+        saved = self.algorithm.saved_service
+        return {} if saved is None else saved.get("simulation") or {}
+
+    @property
+    def _has_clock(self) -> bool:
+        """Whether a virtual clock decides the order of calls, and not a record."""
+        return self.algorithm.layout.is_virtual and self.algorithm.replay is None
+
     # ---- server ----------------------------------------------------------------------------------------------------
 
     def _open_to_joining_workers(self, replica: Replica) -> Server:
@@ -225,8 +235,10 @@ class ServerTrainer(TrainerBase):
             self.show_server = service.show
         sums, waits, resumed = EpochSums(self.train_metrics), Waits(), Resumed()
         if self.restored is not None:
-            resumed = self._resume(service, sums, waits, ends)
+            resumed = self._resume(service, sums, waits, ends, server)
             self.restored = None
+        if isinstance(server, SimulatedServer) and self._has_clock:
+            service.simulation = server.state
         if algorithm.replay is not None:
             lines = after(algorithm.replay, resumed.num_lines)
             server = ReplayServer(server, lines, service.changes_state, lambda: not service.awaits_workers)
@@ -285,7 +297,7 @@ class ServerTrainer(TrainerBase):
         model = ServerModel(own_state.values, optimise_own_state)
         return model, own_state.statistics
 
-    def _resume(self, service: Service, sums: EpochSums, waits: Waits, ends: Ends | None) -> Resumed:
+    def _resume(self, service: Service, sums: EpochSums, waits: Waits, ends: Ends | None, server: Server) -> Resumed:
         """Local: restores what an earlier attempt left into these objects."""
         assert self.restored is not None
         left, pending = self.restored.trainer, None
@@ -296,6 +308,8 @@ class ServerTrainer(TrainerBase):
                 pending = EpochSums(self.train_metrics)
                 pending.restore(left["pending"])
         replay_break = self._resume_service(left, service, ends)
+        if isinstance(server, SimulatedServer) and self._has_clock and (simulation := self._saved_simulation()):
+            server.restore(simulation, workers_rejoin=service.awaits_workers)
         if replay_break == OTHER_WORKERS:
             self.tell(
                 "warning: the workers are not those of the checkpoint; they start from the server's weights, and unfinished "
@@ -314,7 +328,8 @@ class ServerTrainer(TrainerBase):
             ledger.skip_to(step)
             return "it was resumed with other batches"
         if layout.elastic is None:
-            callers: Collection[int] = range(layout.num_workers)
+            has_calls = self._has_clock or not self._saved_simulation().get("calls")
+            callers: Collection[int] = range(layout.num_workers) if has_calls else ()
         else:
             callers = self._saved_workers() if layout.is_virtual else ()
         came_and_went = layout.elastic is not None and not layout.is_virtual

@@ -125,7 +125,7 @@ class Serving:
         done.count_data(stats.num_samples, 0.0)
         if stats.num_not_finite:
             self._not_finite(applied)
-        elif not stats.weight:
+        elif not stats.weight and applied.lease.units:
             done.count_skipped()
             trainer.tell(
                 f"warning: no sample of worker {applied.lease.worker} counts (all are ignored or weighted 0); nothing is learned"
@@ -184,6 +184,8 @@ class Serving:
             self._end_epoch()
         if service.step < (self._num_epochs_begun + 1) * units or self._ends_in_this_epoch():
             return
+        if service.step == service.ledger.num_units and not service.ledger.is_over:
+            return  # workers still send what they kept back
         if self.evaluation.about is not None:  # evaluations are slower than epochs: the server waits for the one before
             self._end_epoch()
             if self._ends_in_this_epoch():
@@ -204,7 +206,7 @@ class Serving:
     def _evaluate(self, sums: EpochSums, waits: Waits) -> None:
         """Begins to evaluate a copy of the model as it is now; the epoch ends here if the result is there at once."""
         self.trainer.show_server()
-        self.evaluation.begin(self.trainer.adapter.model, EndedEpoch(sums, waits, self.service.step))
+        self.evaluation.begin(self.trainer.adapter, EndedEpoch(sums, waits, self.service.step))
         if self.evaluation.is_finished():
             self._end_epoch()
 
