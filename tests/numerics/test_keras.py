@@ -61,6 +61,20 @@ def test_backends_give_the_same_gradients(found: dict[str, Found], model: str, k
             assert np.linalg.norm(given - expected) <= LIMITS[kind][0] * np.linalg.norm(expected), (backend, name)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("model", "kind"), [case for case in CASES if case.values[0] != "pictures"])
+def test_the_gradient_of_two_parts_of_a_batch_is_that_of_plain_keras(
+    found: dict[str, Found], backend: str, model: str, kind: str
+) -> None:
+    """Also where the loss leaves out what is masked, and the parts have other shares of it."""
+    place = f"{kind}/{model}"
+    divided = [value for name, value in found[backend].items() if name.startswith(f"{place}/divided/")]
+    plain = [value for name, value in found[backend].items() if name.startswith(f"{place}/plain_gradient/")]
+    limit = 1e-10 if kind == "float64" else 1e-4  # a difference of weights, divided by the learning rate
+    for given, expected in zip(divided, plain, strict=True):
+        assert np.linalg.norm(given - expected) <= limit * np.linalg.norm(expected), backend
+
+
 @pytest.mark.parametrize(("model", "kind"), CASES)
 def test_backends_give_the_same_curve(found: dict[str, Found], model: str, kind: str) -> None:
     expected = found["torch"][f"{kind}/{model}/curve"]

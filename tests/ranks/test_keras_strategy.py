@@ -127,7 +127,9 @@ def test_notes_of_a_resumed_fit_are_shown(ranks: list[Any], ended: Any) -> None:
 
 
 def test_a_loss_that_compares_samples_is_told(ended: Any) -> None:
-    told = "the loss 'spread' compares samples, those of each worker with each other, so the result depends on the number of"
+    told = (
+        "the loss 'spread' is no mean over samples, and each worker computes it from its own, so the result depends on the number"
+    )
     assert ended[1].count(told) == 1, ended[1]
 
 

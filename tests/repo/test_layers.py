@@ -73,7 +73,7 @@ OWNERS = MappingProxyType(
                     "pure",
                     "make_replica",
                     "hidden_state",
-                    "own_losses",
+                    "additivity",
                 )
             ),
             "metrics/keras.py",

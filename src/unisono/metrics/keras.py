@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.metrics.base import Metric, Sums, ratio
-from unisono.model.keras.pure import Pure
+from unisono.model.keras.pure import Pure, metric_starts
 from unisono.task.metric_names import direction_of
 
 MOST_STEP_SUMS = 4096
@@ -33,6 +33,7 @@ class KerasMetric(Metric):
         self.name = name
         self.is_beside = is_beside
         """Whether nobody asked for it in `compile`, so that it judges no epoch unless it is named."""
+        self._starts = metric_starts([metric])
         self._where = slice(start, start + sum(prod(variable.shape) for variable in metric.variables))
         self.num_sums = width if (width := self._where.stop - start) <= MOST_STEP_SUMS else None
         self.higher_is_better = _direction(metric, name)
@@ -54,8 +55,9 @@ class KerasMetric(Metric):
         if type(self.metric).result is metrics.Mean.result:  # most are means, and reported with every step
             return ratio(*sums)
         cut = np.split(sums, np.cumsum([prod(variable.shape) for variable in self.metric.variables])[:-1])
-        pairs = zip(self.metric.variables, cut, strict=True)
-        with StatelessScope([(variable, part.reshape(variable.shape).astype(variable.dtype)) for variable, part in pairs]):
+        totals = [start + part.reshape(start.shape) for start, part in zip(self._starts, cut, strict=True)]
+        pairs = zip(self.metric.variables, totals, strict=True)
+        with StatelessScope([(variable, total.astype(variable.dtype)) for variable, total in pairs]):
             found = ops.convert_to_numpy(self.metric.result())
         if found.ndim:
             raise UsageError(

@@ -1,10 +1,10 @@
-"""What depends on which samples meet on a worker, or on the worker: batch normalisation, losses that compare samples, layers that
-draw random numbers. Each worker takes its own samples, as nothing over all workers exists yet."""
+"""What depends on which samples meet on a worker, or on the worker: batch normalisation, losses that are no mean over samples, weights
+that are sums, layers that draw random numbers. Each worker takes its own samples, as nothing over all workers exists yet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -13,11 +13,20 @@ from torch.nn.modules.dropout import _DropoutNd
 from unisono.errors import UsageError
 from unisono.model.recognise import is_keras_module
 
+if TYPE_CHECKING:
+    from unisono.model.keras.pure import Pure
+
 INSTEAD = "group or layer normalisation, which does not depend on other samples"
 
 
 def refuse_synchronised(model: nn.Module, num_learning: int, in_shards: bool) -> None:
-    """Local: refuses batch-norm over all workers where several processes learn, or where batches are cut into shards."""
+    """Local: refuses batch-norm over all workers, and weights of Keras that are summed over them, where several processes learn, or
+    where batches are cut into shards."""
+    if (in_shards or num_learning > 1) and (summed := next(_summed_weights(model), None)):
+        raise UsageError(
+            f"{summed} is a sum over all samples (aggregation='sum'), but what layers keep is averaged over the workers; keep a "
+            "mean in it (aggregation='mean'), count in a keras.metrics.Sum of the layer, or use one worker"
+        )
     found = next(_synchronised(model), None)
     if found is None:
         return
@@ -34,8 +43,8 @@ def refuse_synchronised(model: nn.Module, num_learning: int, in_shards: bool) ->
 
 
 def batch_note(model: nn.Module, num_learning: int, in_shards: bool, can_shard: bool) -> str:
-    """Local: a note on plain batch-norm, or on a loss that compares samples, where the result depends on the number of workers;
-    else empty. `can_shard`: whether the batch can be cut into shards."""
+    """Local: a note on plain batch-norm, or on a loss that is no mean over samples, where the result depends on the number of
+    workers; else empty. `can_shard`: whether the batch can be cut into shards."""
     norm, loss = next(_plain(model), None), _mixing_loss(model)
     if not (norm or loss) or num_learning == 1 or in_shards:
         return ""
@@ -45,7 +54,7 @@ def batch_note(model: nn.Module, num_learning: int, in_shards: bool, can_shard: 
     what = (
         f"batch-norm ({norm}) takes its statistics from the samples of each worker"
         if norm
-        else f"the loss {loss!r} compares samples, those of each worker with each other"
+        else f"the loss {loss!r} is no mean over samples, and each worker computes it from its own"
     )
     return f"{what}, so the result depends on the number of workers; if that matters use {', or '.join(instead) or 'one worker'}"
 
@@ -84,22 +93,22 @@ def _drawing(model: nn.Module) -> Iterator[str]:
         rate = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)  # that of nn.LSTM is a number
         if module.training and ((isinstance(rate, float) and rate > 0) or isinstance(module, nn.RReLU)):
             yield f"{type(module).__name__} (module {name})" if name else type(module).__name__
-    if is_keras_module(model):
-        from unisono.model.keras.module import KerasModule
-
-        assert isinstance(model, KerasModule)
-        if model.pure.seeds:
-            yield "a layer of the Keras model"
+    pure = _pure(model)
+    if pure is not None and pure.seeds:
+        yield "a layer of the Keras model"
 
 
 def _mixing_loss(model: nn.Module) -> str:
-    """Local: the name of a loss of a Keras model that compares samples with each other; else empty."""
-    if not is_keras_module(model):
-        return ""
-    from unisono.model.keras.module import KerasModule
+    """Local: the name of a loss of a Keras model that is no mean over samples; else empty."""
+    pure = _pure(model)
+    return "" if pure is None else pure.mixing_loss
 
-    assert isinstance(model, KerasModule)
-    return model.pure.mixing_loss
+
+def _summed_weights(model: nn.Module) -> Iterator[str]:
+    """Yields what is a sum over all workers, as a sentence begins."""
+    pure = _pure(model)
+    if pure is not None:
+        yield from (f"the weight {pure.name(one)}" for one in pure.non_trainable if one.aggregation == "sum")
 
 
 def _synchronised(model: nn.Module) -> Iterator[str]:
@@ -124,11 +133,15 @@ def _plain(model: nn.Module) -> Iterator[str]:
 
 def _keras_norms(model: nn.Module) -> Iterator[Any]:
     """Yields the layers of a Keras model that are its batch-norm."""
-    if is_keras_module(model):
-        from unisono.model.keras.module import KerasModule
+    pure = _pure(model)
+    if pure is not None:
         from unisono.model.keras.pure import layers_of
 
-        assert isinstance(model, KerasModule)
-        for layer in layers_of(model.pure.model):
+        for layer in layers_of(pure.model):
             if any(kind.__name__ == "BatchNormalization" and kind.__module__.startswith("keras.") for kind in type(layer).__mro__):
                 yield layer
+
+
+def _pure(model: nn.Module) -> Pure | None:
+    """Returns a Keras model as a function; None for any other model."""
+    return model.pure if is_keras_module(model) else None  # type: ignore[return-value]

@@ -22,8 +22,9 @@ from unisono.data.splits import Splits
 from unisono.errors import STOPPED_CODE, TrainingFailed, UsageError
 from unisono.keras._impl.backup import Backup, find_backup
 from unisono.keras._impl.callbacks import CallbackGoals, Callbacks, needs_model_every_batch
-from unisono.keras._impl.fit_inputs import Stream, StreamLoader
 from unisono.keras._impl.fit_record import record_of_fit
+from unisono.keras._impl.stream_loader import StreamLoader
+from unisono.keras._impl.streams import Stream
 from unisono.model.base import BEGINNING, StreamKey
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.optimizer import rate_of
@@ -156,6 +157,8 @@ class Fit:
             _replay_history(history, trainer.progress)
             try:
                 done = trainer.train()
+                if isinstance(loader, StreamLoader):
+                    loader.end_epoch()
                 keras_callbacks.end(done.history[-1]["metrics"] if done.history else {})
                 trainer.save_final()  # callbacks may have changed the weights at the end
             finally:

@@ -21,10 +21,19 @@ from unisono.data.source import Source
 from unisono.data.sources.arrays import Arrays
 from unisono.data.tree import map_tree
 from unisono.errors import UsageError
-from unisono.keras._impl.fit_inputs import as_batch, as_stream, first_batch, is_stream, read_all, rows
+from unisono.keras._impl.fit_inputs import (
+    DEFAULT_BATCH,
+    as_batch,
+    batch_for,
+    first_steps,
+    first_training_batch,
+    read_all,
+    rows,
+)
 from unisono.keras._impl.fit_record import settings_of_fit
 from unisono.keras._impl.fitting import Fit, FitData, FitSchedule
 from unisono.keras._impl.gathering import rows_of_all
+from unisono.keras._impl.streams import as_stream, is_stream
 from unisono.keras._impl.whole_files import save_model, write_whole
 from unisono.model.keras.backends import Backend
 from unisono.model.keras.make_replica import make_replica
@@ -38,9 +47,6 @@ from unisono.training.same_data import expect_same_data, expect_same_settings
 
 if TYPE_CHECKING:
     from unisono.keras._impl.strategy import Strategy
-
-DEFAULT_BATCH = 32
-"""Keras's default."""
 
 
 class SharedModel:
@@ -95,25 +101,24 @@ class SharedModel:
             if validation_split:
                 given = _split_off(*given, share=validation_split)
             train, targets, weights, seen = given
-            validation = _evaluation_source(seen, validation_steps, validation_batch_size, "validation_data")
-            stream = as_stream(train, steps_per_epoch, "x") if is_stream(train) else None
+            validation = _evaluation_source(seen, validation_steps, validation_batch_size or batch_size, "validation_data")
+            stream = as_stream(train, steps_per_epoch, "x", bool(shuffle)) if is_stream(train) else None
             if stream is not None:
                 for name, value in (("y", targets), ("sample_weight", weights), ("batch_size", batch_size)):
                     if value is not None:
                         raise UsageError(f"the {stream.kind} already determines {name}; leave {name} out")
-                first, stream = first_batch(stream, class_weight)
-                source: Source = Arrays(*first)
+                source: Source = Arrays(*first_training_batch(stream, class_weight))
             else:
                 if isinstance(train, Source):
                     _refuse_options("fit with a Source", y=targets, sample_weight=weights, class_weight=class_weight)
                 source = train if isinstance(train, Source) else Arrays(*as_batch(train, targets, weights, class_weight))
-                whole = -(-len(source) // (batch_size or DEFAULT_BATCH))
+                whole = -(-len(source) // batch_for(len(source), batch_size, steps_per_epoch))
                 if steps_per_epoch not in (None, whole):
                     raise UsageError(
                         f"steps_per_epoch is {steps_per_epoch}, but an epoch uses all {whole} batches of x; leave it out, or give "
                         "a stream that continues from epoch to epoch"
                     )
-            batch = len(source) if stream is not None else batch_size or DEFAULT_BATCH
+            batch = len(source) if stream is not None else batch_for(len(source), batch_size, steps_per_epoch)
             return Fit(
                 self.strategy,
                 self.model,
@@ -209,6 +214,8 @@ class SharedModel:
             source = read_all(x, steps, "x") if is_stream(x) else x if isinstance(x, Source) else Arrays(map_tree(np.asarray, x))
             if not len(source):
                 raise UsageError("x has no samples, so there is nothing to predict")
+            if not is_stream(x):
+                source = first_steps(source, steps, batch_size)
             return source, self._replica(learns=False).to(comm.device)
 
         source, module = on_all_ranks(comm, opened)
@@ -240,7 +247,7 @@ def _evaluation_source(data: Any, steps: int | None, batch: int | None, what: st
         source = Arrays(*as_batch(data[0], data[1], data[2] if len(data) == 3 else None, None))
     else:
         raise UsageError(f"{what} must be (inputs, targets) or (inputs, targets, weights), or a stream of them")
-    return source if steps is None else source.subset(np.arange(min(len(source), steps * (batch or DEFAULT_BATCH))))
+    return first_steps(source, steps, batch)
 
 
 def _split_off(x: Any, y: Any, weights: Any, validation: Any, share: float) -> tuple[Any, Any, Any, Any]:

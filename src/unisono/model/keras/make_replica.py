@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from unisono.errors import UsageError
+from unisono.model.keras.additivity import refuse_what_cannot_be_added, try_losses
 from unisono.model.keras.backends import make_backend
 from unisono.model.keras.hidden_state import refuse_changes, refuse_hidden
 from unisono.model.keras.module import KerasModule
-from unisono.model.keras.own_losses import try_own_loss
 from unisono.model.keras.pure import Pure
 from unisono.model.torch.body import call
 
@@ -71,7 +69,7 @@ def compile_as(module: KerasModule, loss: Any, metrics: Sequence[Any]) -> None:
 
 def build_with(module: KerasModule, inputs: Any, targets: Any) -> None:
     """Local, blocking: builds losses and metrics, which take their shapes from two samples, tensors on the host."""
-    from keras import ops, tree
+    from keras import StatelessScope, ops, tree
 
     model = module.pure.model
     refuse_changes(model, tree.map_structure(lambda one: ops.convert_to_tensor(one.cpu().numpy()), inputs))
@@ -83,34 +81,15 @@ def build_with(module: KerasModule, inputs: Any, targets: Any) -> None:
             model._compile_loss.build(targets, outputs)
         if model._compile_metrics is not None and not model._compile_metrics.built:
             model._compile_metrics.build(targets, outputs)
-    except (ValueError, KeyError, TypeError) as error:
+        if model._compile_metrics is not None:
+            with StatelessScope():  # some create their variables at the first update, outside of a graph
+                model._compile_metrics.update_state(targets, outputs)
+        module.pure.mixing_loss = try_losses(model, targets, outputs)
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise UsageError(f"the loss or the metrics of the Keras model do not fit the data: {str(error).splitlines()[0]}") from error
-    module.pure.mixing_loss = try_own_loss(model, targets, outputs)
     module.pure.compute_metrics_with_batches()
     if model._compile_metrics is not None:
-        _refuse_what_cannot_be_added(model._compile_metrics, targets, outputs)
-
-
-def _refuse_what_cannot_be_added(metrics: Any, targets: Any, outputs: Any) -> None:
-    """Local: refuses metrics whose sums over two samples are not the sum of those of each, as workers add them up."""
-    from keras import StatelessScope, ops, tree
-
-    def counted(rows: slice) -> list[Any]:
-        parts = (tree.map_structure(lambda one: one[rows], nesting) for nesting in (targets, outputs))
-        with StatelessScope([(one, ops.zeros(one.shape, one.dtype)) for one in metrics.variables]) as scope:
-            metrics.update_state(*parts)
-        return [np.asarray(ops.convert_to_numpy(scope.get_current_value(one)), dtype=np.float64) for one in metrics.variables]
-
-    first, second, both = (counted(rows) for rows in (slice(0, 1), slice(1, 2), slice(0, 2)))
-    number = 0
-    for metric in metrics.metrics:
-        for _ in metric.variables:
-            if not np.allclose(first[number] + second[number], both[number], rtol=1e-3, atol=1e-4):
-                remedy = "let the function return one value for each sample, not their mean"
-                if getattr(metric, "_fn", None) is None:
-                    remedy = "keep sums in its variables, starting with 0"
-                raise UsageError(f"Keras metric {metric.name!r} cannot be added up over workers; {remedy}")
-            number += 1
+        refuse_what_cannot_be_added(model._compile_metrics, targets, outputs)
 
 
 def _loss_for_keras(loss: Any) -> Any:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from threading import local
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from unisono.errors import UsageError
@@ -51,8 +53,10 @@ class Pure:
         self.num_compiled = 0
         """Number of the metrics of `compile`."""
         self.metric_variables: list[Any] = []
+        self.metric_starts: list[npt.NDArray[Any]] = []
+        """Where each of these begins in plain Keras, mostly 0. What batches add to it is summed."""
         self.mixing_loss = ""
-        """The name of a loss that compares the samples of a batch with each other; empty if there is none."""
+        """The name of a loss that is no mean over samples, e.g. as it compares them; empty if there is none."""
         self._latest = local()
 
     def remember(self, outputs: Any, sums: Tensor | Sequence[float]) -> None:
@@ -90,6 +94,7 @@ class Pure:
         # Of those with one name Keras tells the last; one that lies deep is found more than once.
         self.metrics += list({one.name: one for one in (*losses, *held) if one.name not in reported}.items())
         self.metric_variables = [variable for _, metric in self.metrics for variable in metric.variables]
+        self.metric_starts = metric_starts([metric for _, metric in self.metrics])
 
     def _losses(self) -> list[Any]:
         """Returns the metrics that report the loss of each of several outputs."""
@@ -117,7 +122,11 @@ class Pure:
         from keras.src.backend import standardize_dtype
 
         mapping = self._variable_values(trained, kept, seeds)
-        mapping += [(variable, ops.zeros(variable.shape, variable.dtype)) for variable in self.metric_variables]
+        starts = [
+            ops.convert_to_tensor(start.copy(), variable.dtype) if start.any() else ops.zeros(variable.shape, variable.dtype)
+            for variable, start in zip(self.metric_variables, self.metric_starts, strict=True)
+        ]
+        mapping += zip(self.metric_variables, starts, strict=True)
         with StatelessScope(mapping, collect_losses=True) as scope:
             given = [scope.get_current_value(variable) for variable in self.trainable]
             outputs = self._call_model(inputs, training)
@@ -138,6 +147,9 @@ class Pure:
             scope.get_current_value(one) for one, is_frozen in zip(self.non_trainable, self.is_frozen, strict=True) if not is_frozen
         ]
         sums = [scope.get_current_value(variable) for variable in self.metric_variables]
+        for number, start in enumerate(self.metric_starts):
+            if start.any():
+                sums[number] = sums[number] - starts[number]
         numbers = {id(variable): number for number, variable in enumerate(self.metric_variables)}
         for metric in self._losses():  # which Keras counts as one where a compiled step does not know how many samples come
             if id(metric.total) in numbers:
@@ -162,11 +174,13 @@ class Pure:
     def _weight(self, inputs: Any, outputs: Any, weights: Any, dtype: Any) -> Any:
         """Returns the number that the loss divided by: samples, or where it leaves some out, those that count."""
         from keras import ops, tree
+        from keras.src.backend import get_keras_mask  # also of a tracer of JAX, which cannot have attributes
+        from keras.src.losses.loss import apply_mask
 
         entries = [] if self.model._compile_loss is None else list(self.model._compile_loss._flat_losses)
         losses = [entry.loss for entry in entries]
         judged = [_at(entry.path, outputs) for entry in entries]
-        masks = [mask for one in judged if (mask := getattr(one, "_keras_mask", None)) is not None]
+        masks = [mask for one in judged if (mask := get_keras_mask(one)) is not None]
         if any(getattr(loss, "ignore_class", None) is not None for loss in losses):
             raise UsageError(
                 "ignore_class of a loss is not possible, as the number of samples left out is not known; give these samples "
@@ -184,12 +198,9 @@ class Pure:
                 "several losses of which one leaves samples out (a mask, or reduction='mean_with_sample_weight') have no common "
                 "mean over all workers, as they divide by different numbers; use one loss, or the default reduction without masks"
             )
-        if masks and by_weights:
-            return ops.sum(ops.cast(masks[0], dtype) * ops.cast(tree.flatten(weights)[0], dtype))
-        if masks:
-            return ops.sum(ops.cast(masks[0], dtype))
-        if by_weights:
-            return ops.sum(ops.cast(tree.flatten(weights)[0], dtype))
+        if masks or by_weights:
+            own = ops.cast(tree.flatten(weights)[0], dtype) if by_weights else None
+            return ops.sum(apply_mask(own, masks[0] if masks else None, dtype, WEIGHTED_MEAN))
         return ops.cast(ops.shape(tree.flatten(inputs)[0])[0], dtype)
 
 
@@ -200,6 +211,20 @@ def _at(path: Sequence[Any], outputs: Any) -> Any:
     for place in path:
         outputs = outputs[place]
     return tree.flatten(outputs)[0]
+
+
+def metric_starts(metrics: Sequence[Any]) -> list[npt.NDArray[Any]]:
+    """Local: returns where each variable of some metrics begins: what `reset_state` of the metric assigns to it before an epoch."""
+    from keras import StatelessScope, ops
+
+    found = list[npt.NDArray[Any]]()
+    for metric in metrics:
+        with StatelessScope() as scope:
+            metric.reset_state()
+        for variable in metric.variables:
+            value = scope.get_current_value(variable)
+            found.append(np.asarray(ops.convert_to_numpy(variable.value if value is None else value)))
+    return found
 
 
 def unique(variables: Sequence[Any]) -> list[Any]:

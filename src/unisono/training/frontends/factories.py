@@ -6,10 +6,11 @@ import random
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from unisono.data.random_streams import seeded_generators
+from unisono.data.random_streams import quiet_framework_imports, seeded_generators
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
 from unisono.model.base import StreamKey
@@ -24,7 +25,7 @@ def make_splits(resolved: ResolvedTask) -> Splits:
     """Local, blocking: makes the data of the task, divided into parts. What `data` draws from the generators of this process is a
     function of the task's `data_seed`."""
     seed = resolved.task.data_seed
-    with nullcontext() if seed is None else seeded_generators(seed):
+    with nullcontext() if seed is None else seeded_generators(seed), quiet_framework_imports():
         found = resolved.task.data(**resolved.data)
     if not isinstance(found, Splits):
         raise UsageError(
@@ -38,7 +39,8 @@ def make_splits(resolved: ResolvedTask) -> Splits:
 
 
 def make_model(resolved: ResolvedTask, device: torch.device) -> nn.Module:
-    """Local: makes the model with its initial weights, a function of the seed alone."""
+    """Local: makes the model with its initial weights, a function of the seed alone. It may draw from the generators of torch,
+    NumPy and Python, from which Keras draws the seeds of its initialisers."""
     task = resolved.task
     if isinstance(task.model, nn.Module) or is_keras(task.model):
         raise UsageError(
@@ -51,12 +53,15 @@ def make_model(resolved: ResolvedTask, device: torch.device) -> nn.Module:
         prepare_backend()
     first = StreamKey(task.seed, INITIAL_STEP, 0).value()
     torch.manual_seed(first)
-    before = random.getstate()
-    random.seed(first)  # from which Keras draws the seeds of its initialisers
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    random.seed(first)
+    np.random.seed(first % 2**32)
     try:
-        model = task.model(**resolved.model)
+        with quiet_framework_imports():
+            model = task.model(**resolved.model)
     finally:
-        random.setstate(before)
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
     if is_keras(model):
         from unisono.model.keras.make_replica import make_replica
 
