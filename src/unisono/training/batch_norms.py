@@ -1,5 +1,5 @@
-"""What depends on which samples meet on a worker, or on the worker: batch normalisation, losses that are no mean over samples, weights
-that are sums, layers that draw random numbers. Each worker takes its own samples, as nothing over all workers exists yet."""
+"""What depends on which samples meet on a worker: batch normalisation, losses that are no mean over samples, weights that are sums,
+layers that draw random numbers. Each worker takes its own samples, as nothing over all workers exists yet."""
 
 from __future__ import annotations
 
