@@ -13,6 +13,12 @@ from tests.system.fork_server import ForkServer
 LIMIT_S = 100.0
 
 
+@pytest.fixture(autouse=True)
+def variable_of_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training with shards sets it for its process."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_a_training_is_that_by_hand(seed: int) -> None:
     assert found_in(CHECKS["torch"][1], seed) == [], CHECKS["torch"][0](seed)

@@ -118,7 +118,6 @@ REFUSED = {
     "optimizer": "did you mean 'adam'",
     "shape": "the model cannot take the first samples",
     "a regression": "metric 'kappa' decides for a class, but the loss 'mean_squared_error' fits numbers",
-    "probabilities": "but the outputs for the loss 'binary_crossentropy' are probabilities; let the model return logits",
     "synchronised": "the layer norm is a BatchNormalization with synchronized=True, but statistics over all of the 2 workers",
     "made already": "give the function that makes it",
 }

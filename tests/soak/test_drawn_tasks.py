@@ -14,6 +14,7 @@ pytestmark = pytest.mark.soak
 
 @pytest.mark.parametrize("what", CHECKS)
 def test_drawn_tasks(what: str, seeds: Iterator[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which a training with shards sets for its process
     if "KERAS_BACKEND" not in os.environ:
         monkeypatch.setenv("KERAS_BACKEND", "torch")
     for seed in seeds:

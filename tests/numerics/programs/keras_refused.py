@@ -130,7 +130,6 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "optimizer": (plain, {"loss": "cross_entropy", "optimizer": "adamm"}),
     "shape": (lambda: keras.Sequential([keras.Input((7,)), L.Dense(3)]), {"loss": "cross_entropy"}),
     "a regression": (lambda: plain(L.Dense(1)), {"loss": "mse", "metrics": ("kappa",)}),
-    "probabilities": (lambda: plain(L.Dense(1, activation="sigmoid"), loss="binary_crossentropy"), {"metrics": ("f1",)}),
     "made already": (partial(plain), {"loss": "cross_entropy"}),
 }
 
