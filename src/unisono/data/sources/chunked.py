@@ -23,6 +23,7 @@ from unisono.data.sharding_plan import Windows
 from unisono.data.source import Indices, Source
 from unisono.data.sources.array_keys import chosen_keys
 from unisono.data.sources.file_list import Files, expand, file_facts, missing_key, unreadable
+from unisono.data.sources.packed_values import Unpacked, packing_of
 from unisono.data.sources.recent_reads import RecentlyUsed
 from unisono.data.tree import leaves, map_tree, num_rows
 from unisono.errors import UsageError
@@ -76,6 +77,8 @@ class ChunkedFiles(Source):
         self._opened: RecentlyUsed[int, tuple[Any, Any]] = RecentlyUsed(OPEN_FILES, _close_first)
         self._blocks: RecentlyUsed[tuple[int, int], Any] = RecentlyUsed(cached_chunks)
         first: Any = None
+        self._may_miss = False
+        """Whether whole numbers may be missing."""
         lengths = []
         for path in self.files:
             with self._open_or_refuse(path) as file:
@@ -102,6 +105,16 @@ class ChunkedFiles(Source):
     def _readable(self, array: Any) -> Any:
         """Returns an object that reads a range of samples of an open array by `[start:stop]`."""
         return array
+
+    def _attributes(self, array: Any) -> Mapping[str, Any]:
+        """Returns what is written beside an open array, by name."""
+        return dict(array.attrs)
+
+    def _unpacked(self, readable: Any, array: Any, file: str, key: str) -> Any:
+        """Returns the same for the numbers that an array stands for, where they are stored packed."""
+        where = f"{key!r} of {file}"
+        packing = packing_of(array, self._attributes(array), where)
+        return readable if packing is None else Unpacked(readable, packing, where)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -139,6 +152,10 @@ class ChunkedFiles(Source):
             cuts = np.flatnonzero(np.diff(rows) > gap) + 1
             for own, near in zip(np.split(places, cuts), np.split(rows, cuts), strict=True):
                 out[own] = part[int(near[0]) : int(near[-1]) + 1][near - near[0]]
+        if self._may_miss:  # only what is asked for is refused, not what shares its chunk
+            for (_, out), (_, array) in zip(leaves(batch), leaves(self._arrays(number)), strict=True):
+                if isinstance(array, Unpacked):
+                    array.refuse_missing(out[places])
 
     def _block(self, number: int, chunk: int, samples: int) -> Any:
         """Returns one chunk of all arrays of a file, from the cache or from the file."""
@@ -150,7 +167,8 @@ class ChunkedFiles(Source):
 
         def opened() -> tuple[Any, Any]:
             file = self._open(self.files[number])
-            return file, map_tree(lambda key: self._readable(file[key]), self._keys)
+            where = str(self.files[number])
+            return file, map_tree(lambda key: self._unpacked(self._readable(file[key]), file[key], where, key), self._keys)
 
         return self._opened.get(number, opened)[1]
 
@@ -160,7 +178,8 @@ class ChunkedFiles(Source):
         parts = []
         for path in self.files:
             with self._open_or_refuse(path) as file:
-                parts.append(np.asarray(file[self._keys[1]][:], dtype=self._columns[1].dtype))
+                labels = self._unpacked(file[self._keys[1]], file[self._keys[1]], str(path), self._keys[1])
+                parts.append(np.asarray(labels[:], dtype=self._columns[1].dtype))
         return np.concatenate(parts)
 
     def describe(self) -> Mapping[str, Any]:
@@ -202,9 +221,16 @@ class ChunkedFiles(Source):
         array = file[key]
         if not hasattr(array, "shape") or not array.shape:
             raise UsageError(f"{key!r} of {where} is not an array of samples; name an array whose first axis is the sample")
-        if np.dtype(array.dtype).hasobject:
+        try:
+            kind = np.dtype(array.dtype)
+        except TypeError as error:  # e.g. whole numbers of three bytes
+            raise UsageError(f"{key!r} of {where} has a type that NumPy does not know ({error}); store another") from None
+        if kind.hasobject:
             raise UsageError(f"{key!r} of {where} holds text or objects, not numbers; name an array of numbers")
-        return Column(key, np.dtype(array.dtype).newbyteorder("="), tuple(array.shape), self._chunk_samples(array))
+        packing = packing_of(array, self._attributes(array), f"{key!r} of {where}")
+        unpacked = kind.newbyteorder("=") if packing is None else packing.dtype
+        self._may_miss |= packing is not None and not packing.has_nan
+        return Column(key, unpacked, tuple(array.shape), self._chunk_samples(array))
 
 
 def all_keys(group: Any, before: str = "") -> list[str]:

@@ -22,6 +22,9 @@ class HDF5(ChunkedFiles):
     and a shuffle takes whole chunks too, so that each is read once in an epoch. Arrays in one piece are mapped into memory.
     Needs the package h5py. Local.
 
+    Numbers that are packed by the CF conventions of netCDF (the attributes scale_factor, add_offset, _FillValue and
+    missing_value) are unpacked; missing values are NaN, and refused in whole numbers without a scale.
+
     Without `inputs`, the file must hold exactly one usual pair of names: x and y, inputs and targets, features and labels,
     images and labels, images and masks, data and labels, and the like. An unknown key is refused with the nearest names; so
     are arrays of different lengths, and files that are missing, empty or cut off.
@@ -64,6 +67,8 @@ class HDF5(ChunkedFiles):
         offset = array.id.get_offset()
         file = array.file
         if offset is None or array.dtype.kind not in "iuf" or array.external or file.userblock_size or file.driver != "sec2":
+            return array
+        if array.id.get_type() != load("h5py.h5t", "HDF5").py_create(array.dtype):  # e.g. bfloat16, or 12 bits of 16
             return array
         return np.asarray(np.memmap(file.filename, array.dtype, "r", offset, array.shape))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from unisono.data.sources.chunked import ChunkedFiles
 from unisono.data.sources.optional_packages import load
+from unisono.data.sources.packed_values import SCALES
 from unisono.errors import UsageError
 
 
@@ -16,6 +18,8 @@ class Zarr(ChunkedFiles):
     The first axis of every array is the sample. Several stores count as one long one, in the order given; their arrays must
     be alike except for their lengths. Whole chunks are read, and a shuffle takes whole chunks too, so that each is read
     once in an epoch: chunks of some tens of samples suit training. Needs the package zarr. Local.
+
+    Numbers that are packed by the CF conventions are unpacked, as for `HDF5`.
 
     Without `inputs`, the store must hold exactly one usual pair of names, as for `HDF5`. An unknown key is refused with the
     nearest names; so is a folder that is no Zarr group.
@@ -55,3 +59,9 @@ class Zarr(ChunkedFiles):
 
     def _chunk_samples(self, array: Any) -> int | None:
         return int(array.chunks[0])
+
+    def _attributes(self, array: Any) -> Mapping[str, Any]:
+        found = super()._attributes(array)
+        if array.metadata.zarr_format == 2 and array.fill_value is not None and any(name in found for name in SCALES):
+            return {"_FillValue": array.fill_value, **found}  # where Xarray writes it in format 2
+        return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import pickle
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,128 @@ def test_the_other_byte_order_is_turned(tmp_path: Path, chunks: tuple[int, ...] 
         assert part.dtype.isnative
         assert part.tolist() == [4, 1]
     source.close()
+
+
+def stored_type(name: str) -> Any:
+    """A type of HDF5 that NumPy does not have."""
+    if name == "bfloat16":
+        found = h5py.h5t.IEEE_F32LE.copy()
+        found.set_fields(15, 7, 8, 0, 7)
+        found.set_size(2)
+        found.set_ebias(127)
+        return found
+    found = h5py.h5t.STD_U16LE.copy()
+    found.set_precision(12)
+    found.set_offset(4 if name == "high bits" else 0)
+    return found
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "high bits", "low bits"])
+def test_arrays_in_one_piece_of_types_unlike_those_of_the_machine_are_not_mapped(tmp_path: Path, name: str) -> None:
+    """Oracle: what h5py reads, and the numbers that were written."""
+    numbers = np.arange(40).reshape(10, 4) * (1.5 if name == "bfloat16" else 25)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        space = h5py.h5s.create_simple(numbers.shape)
+        made = h5py.h5d.create(file.id, b"x", stored_type(name), space)
+        whole = numbers.astype(np.float32 if name == "bfloat16" else np.uint16)
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, whole)
+        assert np.array_equal(file["x"][:], numbers)
+        file["y"] = np.arange(10)
+        file["large"] = np.arange(10, dtype=">f8")
+    source = HDF5(tmp_path / "a.h5", inputs="x", targets="y")
+    order = np.array([7, 0, 7, 9])
+    inputs, targets = source.read(order)
+    assert np.array_equal(inputs, numbers[order])
+    assert targets.tolist() == order.tolist()
+    mapped = HDF5(tmp_path / "a.h5", inputs="large", targets="y")
+    mapped.read(order)
+    assert all(isinstance(leaf, np.ndarray) for _, leaf in leaves(mapped._arrays(0))), "the usual types still are"
+    mapped.close()
+    source.close()
+
+
+def test_a_type_that_numpy_does_not_know_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        kind = h5py.h5t.STD_I32LE.copy()
+        kind.set_precision(24)
+        kind.set_size(3)
+        h5py.h5d.create(file.id, b"x", kind, h5py.h5s.create_simple((4,)))
+    with pytest.raises(UsageError, match=r"'x' of .* has a type that NumPy does not know"):
+        HDF5(tmp_path / "a.h5", inputs="x")
+
+
+def write_packed(kind: Any, path: Path, stored: Any, attributes: dict[str, Any], chunks: int | None) -> Path:
+    _, write, suffix = kind
+    file = path.with_suffix(suffix)
+    write(file, {"x": stored, "y": np.arange(len(stored))}, chunks)
+    opened: Any = h5py.File(file, "a") if suffix == ".h5" else zarr.open_group(file, mode="a")
+    for name, value in attributes.items():
+        opened["x"].attrs[name] = np.array([value]) if suffix == ".h5" and not isinstance(value, str) else value
+    if suffix == ".h5":
+        opened.close()
+    return file
+
+
+@pytest.mark.parametrize("chunks", [None, 4])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("stored", "unpacked"), [(np.int16, np.float32), (np.uint8, np.float32), (np.int32, np.float64), (np.float32, np.float32)]
+)
+def test_scale_offset_and_fill_value_are_applied(tmp_path: Path, kind: Any, stored: Any, unpacked: Any, chunks: int | None) -> None:
+    """Oracle: the formula of the CF conventions, in NumPy."""
+    numbers = np.random.default_rng(0).integers(0, 100, (10, 3)).astype(stored)
+    numbers[3, 1] = 77
+    expected = np.where(numbers == 77, np.nan, numbers.astype(np.float64) * 0.01 + 273.15).astype(unpacked)
+    attributes = {"scale_factor": 0.01, "add_offset": 273.15, "_FillValue": 77}
+    first = write_packed(kind, tmp_path / "a", numbers, attributes, chunks)
+    plain = write_packed(kind, tmp_path / "b", numbers, {**attributes, "scale_factor": 0.02}, chunks)
+    source = kind[0]([first, plain], inputs="x", targets="x")
+    order = np.array([3, 9, 0, 13])
+    inputs, targets = source.read(order)
+    assert inputs.dtype == unpacked
+    assert np.array_equal(inputs[:3], expected[order[:3]], equal_nan=True)
+    other = np.where(numbers[3] == 77, np.nan, numbers[3].astype(np.float64) * 0.02 + 273.15).astype(unpacked)
+    assert np.array_equal(inputs[3], other, equal_nan=True), "each file has its own scale"
+    assert np.array_equal(inputs, targets, equal_nan=True)
+    labels = source.targets()
+    assert labels is not None
+    assert np.array_equal(labels[:10], expected, equal_nan=True)
+    source.close()
+
+
+@pytest.mark.parametrize("chunks", [None, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_values_become_nan_or_are_refused(tmp_path: Path, kind: Any, chunks: int | None) -> None:
+    fill = float(np.float32(-999.9))
+    numbers = np.array([[1.0, fill], [3.0, 4.0]], np.float32)
+    for name in ("_FillValue", "missing_value"):
+        source = kind[0](write_packed(kind, tmp_path / name, numbers, {name: -999.9}, None), "x")
+        (found,) = source.read(np.array([1, 0]))
+        assert found.dtype == np.float32
+        assert np.array_equal(found, [[3.0, 4.0], [1.0, np.nan]], equal_nan=True)
+        source.close()
+    whole = kind[0](write_packed(kind, tmp_path / "whole", numbers.astype(np.int64), {"_FillValue": 4}, chunks), "x")
+    (found,) = whole.read(np.array([0]))
+    assert (found.dtype, found.tolist()) == (np.int64, [[1, -999]]), "what is not missing stays as it is"
+    with pytest.raises(UsageError, match=r"'x' of .* holds the number of its missing values \(4, .*whole numbers have no NaN"):
+        whole.read(np.array([1]))
+    whole.close()
+    with pytest.raises(UsageError, match=r"the attribute scale_factor of 'x' of .* is .*half.*, not one number"):
+        kind[0](write_packed(kind, tmp_path / "text", numbers, {"scale_factor": "half"}, None), "x")
+
+
+def test_fill_values_where_xarray_writes_them_are_known(tmp_path: Path) -> None:
+    stored = np.array([[5], [-1]], np.int16)
+    old = zarr.create_group(tmp_path / "old.zarr", zarr_format=2)
+    made = old.create_array("x", shape=stored.shape, dtype="int16", chunks=(2, 1), fill_value=-1)
+    made[...] = stored
+    made.attrs["scale_factor"] = 0.5
+    new = zarr.create_group(tmp_path / "new.zarr")
+    made = new.create_array("x", data=stored.astype(np.float32) / 2)
+    made.attrs["_FillValue"] = base64.b64encode(struct.pack("<d", -0.5)).decode()
+    for name in ("old", "new"):
+        (found,) = Zarr(tmp_path / f"{name}.zarr", "x").read(np.arange(2))
+        assert np.array_equal(found, [[2.5], [np.nan]], equal_nan=True)
 
 
 def test_a_text_file_lists_the_files(tmp_path: Path) -> None:
