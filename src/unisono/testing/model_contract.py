@@ -115,6 +115,10 @@ def _make_splits(weighted: bool) -> Splits:
 # ---- the contract ----------------------------------------------------------------------------------------------------
 
 
+STEP = 2.5e-3
+"""Of differences: what they leave out is its square, and the rounding of float32 divided by it stays small too."""
+
+
 def check_the_gradient_is_that_of_the_loss(kind: str) -> None:
     """The gradient equals central differences of the evaluated loss, along a random direction."""
     replica = Replica(kind)
