@@ -19,7 +19,7 @@ from unisono.errors import UsageError, unknown_name
 from unisono.task.task import Choice
 from unisono.tuning.search.distributions import distributions_of
 from unisono.tuning.search.grid import grid
-from unisono.tuning.search.samplers import PRUNERS, SEARCHES, completed_rungs, make_pruner, make_sampler, num_startup_trials
+from unisono.tuning.search.samplers import PRUNERS, RUNG, SEARCHES, completed_rungs, make_pruner, make_sampler, num_startup_trials
 from unisono.tuning.search.space import Dimension, Space
 from unisono.tuning.study.study import COMPLETE, PRUNED, Trial
 
@@ -219,7 +219,7 @@ class Search:
         for step, value in trial.reports.items():
             if step not in known.intermediate_values:
                 self._study._storage.set_trial_intermediate_value(known._trial_id, step, value)
-        for name, value in self._rungs(trial.reports).items():
+        for name, value in self._rungs(trial).items():
             self._study._storage.set_trial_system_attr(known._trial_id, name, value)
         if trial.result is not None:
             self.tell(trial.number, trial.result.state, trial.result.values)
@@ -276,7 +276,7 @@ class Search:
             params={name: value for name, value in trial.values.items() if name in distributions},
             distributions=distributions,
             intermediate_values=dict(trial.reports),
-            system_attrs=self._rungs(trial.reports),
+            system_attrs=self._rungs(trial),
         )
         storage = self._study._storage
         self._trials[trial.number] = storage.get_trial(storage.create_new_trial(self._study._study_id, template_trial=frozen))
@@ -285,9 +285,15 @@ class Search:
         """Whether there is one finite value for each objective."""
         return len(values) == len(self.higher_is_better) and all(math.isfinite(one) for one in values)
 
-    def _rungs(self, reports: Mapping[int, float]) -> dict[str, float]:
-        """Returns the rungs of successive halving that these reports have passed; none for other pruning."""
-        return completed_rungs(reports, self.num_steps) if self.prune == "asha" else {}
+    def num_rungs(self, number: int) -> int | None:
+        """Returns how many rungs of successive halving a running trial has passed; None for other pruning. Local."""
+        if self.prune != "asha" or number not in self._trials:
+            return None
+        return sum(str(name).startswith(RUNG) for name in self._frozen(number).system_attrs)
+
+    def _rungs(self, trial: Trial) -> dict[str, float]:
+        """Returns the rungs of successive halving that a trial has passed; none for other pruning."""
+        return completed_rungs(trial.reports, trial.rungs, self.num_steps) if self.prune == "asha" else {}
 
     @property
     def _num_startup_trials(self) -> int:

@@ -15,6 +15,9 @@ choice = [32, 64, 128]
 
 [model.width]
 fixed = 64                            # not searched, though the task would let it
+
+[model.norm]
+none = true                           # fixed to None, for which TOML has no value
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from unisono.errors import UsageError, unknown_name
 from unisono.task.overrides import FACTORIES, OPTION_FIELDS, change, hints_of
 from unisono.task.task import Choice, Range, Task
 
-LEAF_KEYS = ("low", "high", "log", "choice", "fixed", "when")
+LEAF_KEYS = ("low", "high", "log", "choice", "fixed", "none", "when")
 PLAIN = (str, bool, int, float, type(None))
 ALGORITHM = "algorithm"
 """A setting that is an option of `train` and not a field of a task."""
@@ -113,11 +116,9 @@ def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | No
         if name in named:
             raise UsageError(f"{where} is given twice; give it once")
         named.add(name)
-        if "fixed" in leaf:
-            if len(leaf) > 1:
-                raise UsageError(f"{where} has fixed and other keys; leave out fixed, or the others")
+        if "fixed" in leaf or "none" in leaf:
             found.pop(name, None)
-            fixed[name] = leaf["fixed"]
+            fixed[name] = _fixed_value(leaf, where)
         else:
             found[name] = _dimension(task, name, leaf, where)
     if not found and not fixed:
@@ -184,6 +185,16 @@ def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Ma
         if leaf:
             yield name, leaf
         yield from _leaves({one: part for one, part in value.items() if one not in leaf}, f"{name}.")
+
+
+def _fixed_value(leaf: Mapping[str, Any], where: str) -> Any:
+    """Returns the value that a TOML table fixes; refuses a table that also says something else."""
+    key = "fixed" if "fixed" in leaf else "none"
+    if len(leaf) > 1:
+        raise UsageError(f"{where} has {key} and other keys; leave out {key}, or the others")
+    if key == "none" and leaf[key] is not True:
+        raise UsageError(f"none of {where} must be true, which fixes it to None; received {leaf[key]!r}")
+    return leaf.get("fixed")
 
 
 def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Dimension:

@@ -105,11 +105,9 @@ def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: 
     lines.append(f"# {format_values(objectives, best.result.values)}")
     lines.append(f"# {command_of(about, best)}")
     for name, value in settings_of(about, best).items():
-        if value is None:
-            lines.append(f"# {name} is none, which TOML cannot express")
-            continue
         key = ".".join(json.dumps(part, ensure_ascii=False) if not BARE.fullmatch(part) else part for part in name.split("."))
-        lines += ["", f"[{key}]", f"fixed = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")]
+        text = "none = true" if value is None else f"fixed = {json.dumps(value, ensure_ascii=False)}"  # TOML has no null
+        lines += ["", f"[{key}]", text.replace("\x7f", "\\u007f")]
     with atomic_replacement(folder / BEST) as draft:
         draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -118,8 +116,8 @@ def describe_best(folder: Path, best: Trial, about: Mapping[str, Any], objective
     """Returns the last lines that the command prints: the best trial and how to train with its settings. Pure."""
     assert best.result is not None
     spread = best.result.details.get("spread")
-    over = f" ± {spread:.2g} over {num_parts} trainings" if spread else ""
-    text = f"best: trial {best.number}, {format_values(objectives, best.result.values)}{over}"
+    over = f" over {num_parts} trainings" if spread else ""
+    text = f"best: trial {best.number}, {format_values(objectives, best.result.values, spread)}{over}"
     if not about.get("task_file"):
         return f"{text}: {format_settings(best.values)}"
     return (

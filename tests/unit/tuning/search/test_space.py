@@ -103,6 +103,8 @@ REFUSED = {
     "[lr]\nchoice=[]": "at least one value",
     "[lr]\nchoice=[1]\nlow=2": "has choice and also low, high or log",
     "[lr]\nfixed=1\nlow=2": "has fixed and other keys",
+    "[model.act]\nnone=true\nchoice=['relu']": "has none and other keys",
+    "[model.act]\nnone='yes'": "none of model.act in .* must be true, which fixes it to None; received 'yes'",
     "[lr]": r"\[lr\] in the space .* is empty",
     "lr=3": r"lr = 3 in the space .* is not a dimension; write \[lr\]",
     "[lr": "is not valid TOML",
