@@ -3,6 +3,7 @@ what cannot work is refused in one line."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import shutil
@@ -21,6 +22,7 @@ import pytest
 
 from tests.system.processes import Outcome, Program, plain_environment, run_together, within
 from tests.system.studies import SPACE, TASK, UNISONO, all_ended_once, first_steps, records, written_task
+from unisono.tuning.search.samplers import make_sampler, num_startup_trials
 from unisono.tuning.study.result import load_study
 from unisono.tuning.study.study import BEGAN, COMPLETE, FAILED, GIVEN_BACK, LEFT, PRUNED
 
@@ -293,6 +295,46 @@ def test_an_objective_with_its_study_in_a_database(tmp_path: Path) -> None:
         number: (one.params["x"],) for number, one in enumerate(trials)
     }
     assert "6 of 6 trials" in (study / "report.html").read_text()
+
+
+SEEDED = """
+import sys, un_objective
+import unisono as un
+
+for name in sys.argv[2:]:
+    un.tune(un_objective.objective, 24, out=f"{sys.argv[1]}/{name}", search=name, seed=5, show=False)
+"""
+TO_SEARCH = """
+import optuna
+
+
+def objective(trial):
+    x = trial.suggest_float("x", -5, 5)
+    kind = trial.suggest_categorical("kind", ["a", "b"])
+    n = trial.suggest_int("n", 1, 9) if kind == "a" else 3
+    y = trial.suggest_float("y", 0.1, 10, log=True)
+    trial.report(y, 1)
+    if trial.should_prune():
+        raise optuna.TrialPruned
+    return (x - 2) ** 2 + n * y
+"""
+
+
+def test_a_seed_gives_an_objective_on_one_block_the_points_of_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it asks for a value only in some trials, and prunes."""
+    names = ["random", "tpe", "evolution"]
+    (tmp_path / "un_objective.py").write_text(TO_SEARCH)
+    (tmp_path / "seeded.py").write_text(SEEDED)
+    ran([sys.executable, str(tmp_path / "seeded.py"), str(tmp_path), *names])
+    monkeypatch.syspath_prepend(tmp_path)
+    objective = importlib.import_module("un_objective").objective
+    for name in names:
+        sampler = make_sampler(optuna, name, 5, num_startup_trials(name, 24), conditional=False)
+        study = optuna.create_study(sampler=sampler, pruner=optuna.pruners.MedianPruner(n_startup_trials=5))
+        study.optimize(objective, n_trials=24)
+        found = load_study(tmp_path / name)[1].trials
+        assert [found[number].values for number in range(24)] == [one.params for one in study.trials], name
+        assert [found[number].state == PRUNED for number in range(24)] == [one.state.name == "PRUNED" for one in study.trials]
 
 
 # ---- stopped and resumed ---------------------------------------------------------------------------------------------

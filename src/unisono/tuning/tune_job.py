@@ -24,7 +24,7 @@ from unisono.stopping.deadline import TIME_LIMIT, deadline_of_this_process
 from unisono.stopping.stop_request import StopRequest, raise_stop
 from unisono.task.averages import KEY, recorded_averages
 from unisono.tuning.report.document import write_report
-from unisono.tuning.search.prefetch import NoPrefetch, Prefetcher
+from unisono.tuning.search.prefetch import make_proposals
 from unisono.tuning.search.search import Search
 from unisono.tuning.search.space import space_from_dict
 from unisono.tuning.search_progress import DRAW_EVERY_S, SearchProgress, describe_counts
@@ -189,6 +189,7 @@ class _CoordinatorProcess:
             num_trials,
             name != config.search,
             (about["first"] or None) if pending is not None and pending.number == 0 and pending.values is None else None,
+            is_sequential=self.layout.num_blocks == 1,
         )
         progress = SearchProgress(self.bar, store.study, objectives, num_trials)
         progress.skip_ended(list(store.study.trials.values()))
@@ -207,8 +208,7 @@ class _CoordinatorProcess:
         for one in (wake, woken):
             one.setblocking(False)
         self.selector.register(woken, selectors.EVENT_READ, lambda: _read_wakeups(woken))
-        is_planned = name == "grid"
-        proposals = NoPrefetch() if is_planned else Prefetcher(search, self.layout.num_blocks, lambda: _wake(wake))
+        proposals = make_proposals(search, self.layout.num_blocks, lambda: _wake(wake))
         held.callback(proposals.close)
         coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, observer, partial(part_command, plan))
         if pending is not None:  # which no other job has, so that none draws the same points

@@ -60,6 +60,9 @@ class Search:
     """Whether TPE may propose where this search would keep a block waiting."""
     first_point: Mapping[str, Any] | None = None
     """Tried before all others, e.g. the task's own settings."""
+    is_sequential: bool = False
+    """Whether trials run one after the other. An objective then draws each value when it asks for it, as in Optuna, and no trial is
+    sent before the previous one has ended, so that the seed decides all points."""
     _trials: dict[int, Any] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
     _seen: set[str] = field(default_factory=set)
@@ -152,13 +155,18 @@ class Search:
             warnings.simplefilter("ignore")
             trial = (study or self._study).ask()
             if self.space is None:
-                known = self._optuna.search_space.intersection_search_space(self._study.get_trials(deepcopy=False))
+                known = {} if self.is_sequential else self._common_names()
                 return Proposal({name: trial._suggest(name, one) for name, one in known.items()}, trial)
             values: dict[str, Any] = {}
             for dimension in self.space.dimensions:
                 if self.space.is_active(dimension, values):
                     values[dimension.name] = _suggest(trial, dimension)
         return Proposal(values, trial)
+
+    def _common_names(self) -> Mapping[str, Any]:
+        """Returns the names, with their distributions, that all trials of an objective have asked for so far."""
+        found: Mapping[str, Any] = self._optuna.search_space.intersection_search_space(self._study.get_trials(deepcopy=False))
+        return found
 
     def suggest(self, number: int, name: str, distribution: str) -> Any:
         """Suggests one more value for a running trial, from a distribution in Optuna's JSON form. Raises `ValueError` for a
@@ -182,7 +190,7 @@ class Search:
         Local."""
         trials = [one for one in self._study.get_trials(deepcopy=False) if one.distributions]
         others = [one.distributions for one in trials if one.state.is_finished()] or [one.distributions for one in trials]
-        if len(others) < LEAST_ALIKE:
+        if self.is_sequential or len(others) < LEAST_ALIKE:
             return {}  # one may have asked for what only it wants to know
         wanted = (
             [(name, one) for name, one in others[0].items() if all(other.get(name) == one for other in others)] if others else []
