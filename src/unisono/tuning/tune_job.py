@@ -31,7 +31,7 @@ from unisono.tuning.search_progress import DRAW_EVERY_S, SearchProgress, describ
 from unisono.tuning.study.kept_models import KeptModels
 from unisono.tuning.study.result import describe_best, load_study, write_best
 from unisono.tuning.study.store import READ_EVERY_S, Store, machine, new_job
-from unisono.tuning.study.study_file import ABOUT, make_study, read_study, weights_of
+from unisono.tuning.study.study_file import ABOUT, make_study, read_study, space_of, weights_of
 from unisono.tuning.study.study_options import NUM_TRIALS, TuneConfig, choose_num_trials, choose_search, description_of
 from unisono.tuning.study.trial_plan import Objective, Plan, objectives_of
 from unisono.tuning.workers.all_workers import LOST, AllWorkers, receive_messages, refuse_strangers, supervise
@@ -130,7 +130,7 @@ class _CoordinatorProcess:
     ) -> int:
         """Makes or joins the study, and runs its trials until the end or a stop; returns the exit code."""
         config, folder = self.config, Path(self.config.out)
-        about = {**slots.about, "weights": weights_of(folder, slots.about)}
+        about = {**slots.about, "weights": weights_of(folder, slots.about), "space": space_of(folder, slots.about)}
         objectives = objectives_of(config.metrics, about)
         space = None if about["space"] is None else space_from_dict(about["space"])
         plan = Plan(

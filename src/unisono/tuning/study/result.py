@@ -14,7 +14,7 @@ from typing import Any
 from unisono.errors import UsageError
 from unisono.files.atomic import atomic_replacement
 from unisono.task.name_value import literal
-from unisono.tuning.search.space import ALGORITHM
+from unisono.tuning.search.own_settings import ALGORITHM
 from unisono.tuning.search_progress import format_settings, format_values
 from unisono.tuning.study.kept_models import WEIGHTS
 from unisono.tuning.study.store import records_of

@@ -84,6 +84,23 @@ def weights_of(folder: Path, about: Mapping[str, Any]) -> str:
     return str(made.get("weights", FINAL))
 
 
+def space_of(folder: Path, about: Mapping[str, Any]) -> Any:
+    """Returns the space of a study as it was made: earlier versions took fewer ranges for ones of real numbers, and the trials of
+    one study must have the same space. Local, blocking."""
+    if not (folder / ABOUT).exists():
+        return about["space"]
+    made, here = read_study(folder), as_json(about["space"])
+    is_same = (about.get("sources") or {}) in known_sources(made) and _without_whole(made["space"]) == _without_whole(here)
+    return made["space"] if is_same else here
+
+
+def _without_whole(space: Any) -> Any:
+    """Returns a space without the record which of its numbers are whole."""
+    if space is None:
+        return None
+    return {**space, "dimensions": [{**one, "whole": None} for one in space["dimensions"]]}
+
+
 def known_sources(about: Mapping[str, Any]) -> list[Mapping[str, str | None]]:
     """Returns the hashes of the files by which the study was made, and of those that were accepted later. Pure."""
     return [about.get("sources") or {}, *(one["sources"] for one in about.get("accepted", ()))]

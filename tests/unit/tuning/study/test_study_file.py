@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from unisono.errors import CannotWrite, UsageError
-from unisono.tuning.study.study_file import known_sources, make_study, read_study, weights_of
+from unisono.tuning.study.study_file import known_sources, make_study, read_study, space_of, weights_of
 
 SAMPLES: Mapping[str, Any] = {"num_samples": 3, "description": "d", "order": None, "labels": "a", "values": {"[0]": [1.0, 1.0]}}
 ABOUT: Mapping[str, Any] = {
@@ -47,6 +47,20 @@ def test_a_study_keeps_the_weights_by_which_it_ranks(tmp_path: Path) -> None:
     assert weights_of(tmp_path / "old", {**ABOUT, "weights": "best"}) == "final"
     make_study(tmp_path / "made", {**ABOUT, "weights": "best"})
     assert weights_of(tmp_path / "made", {**ABOUT, "weights": "final"}) == "best"
+
+
+def test_an_older_study_keeps_the_whole_numbers_that_it_was_made_with(tmp_path: Path) -> None:
+    """Where nothing else of the task has changed: earlier versions read ranges without a type by their ends alone."""
+    dimension = {"name": "model.rate", "low": 0, "high": 1, "log": False, "when": {}}
+    then, now = ({**ABOUT, "space": {"dimensions": [{**dimension, "whole": one}], "fixed": {}}} for one in (True, False))
+    assert space_of(tmp_path, now) == now["space"], "a new study"
+    make_study(tmp_path, then)
+    assert space_of(tmp_path, now) == then["space"]
+    make_study(tmp_path, {**now, "space": space_of(tmp_path, now)})
+    changed = {**now, "sources": {"digits.py": "other"}}
+    assert space_of(tmp_path, changed) == now["space"], "the user has changed it"
+    wider = {**now, "space": {"dimensions": [{**dimension, "high": 2, "whole": False}], "fixed": {}}}
+    assert space_of(tmp_path, wider) == wider["space"]
 
 
 def test_what_may_differ_from_job_to_job(tmp_path: Path) -> None:
