@@ -337,6 +337,40 @@ def test_a_seed_gives_an_objective_on_one_block_the_points_of_optuna(tmp_path: P
         assert [found[number].state == PRUNED for number in range(24)] == [one.state.name == "PRUNED" for one in study.trials]
 
 
+CLOSURES = """
+import sys
+import unisono as un
+
+
+def make(target):
+    def objective(trial):
+        return (trial.suggest_float("x", -5, 5) - target) ** 2
+
+    return objective
+
+
+def tuned(target, out):
+    try:
+        return un.tune(make(target), 5, out=f"{sys.argv[1]}/{out}", search="random", seed=3, show=False).best_value
+    except un.UsageError as error:
+        return str(error)
+
+
+print(tuned(-3, "study"), tuned(-3, "study"), tuned(4, "other"), tuned(4, "study"), sep="\\n")
+"""
+
+
+def test_another_objective_of_the_same_source_does_not_get_the_result_of_the_study(tmp_path: Path) -> None:
+    (tmp_path / "closures.py").write_text(CLOSURES)
+    (outcome,) = ran([sys.executable, str(tmp_path / "closures.py"), str(tmp_path)])
+    first, again, other, refused = outcome.output.splitlines()
+    for target, found in ((-3, first), (-3, again), (4, other)):
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3))
+        xs = [study.ask().suggest_float("x", -5, 5) for _ in range(5)]
+        assert float(found) == min((x - target) ** 2 for x in xs)
+    assert refused.startswith(f"the objective has changed since the study {tmp_path / 'study'} was made: captured.target ")
+
+
 # ---- stopped and resumed ---------------------------------------------------------------------------------------------
 
 

@@ -157,8 +157,9 @@ class _CoordinatorProcess:
         for text in about["warnings"]:
             self._say(f"warning: {text}")
         for one in known.get("accepted", ()):
-            if one["sources"] == about["sources"]:
-                self._say(f"warning: files of the task have changed since the study was made: {'; '.join(one['changes'])}")
+            if (one["sources"], one.get("captured")) == (about["sources"], about.get("captured")):
+                what = "files of the task have" if space is not None else "the objective has"
+                self._say(f"warning: {what} changed since the study was made: {'; '.join(one['changes'])}")
         num_trials, said = choose_num_trials(config, space, load_study(folder)[1].num_wanted(known["trials"]))
         for text in said:
             self._say(text)

@@ -63,6 +63,27 @@ def test_an_older_study_keeps_the_whole_numbers_that_it_was_made_with(tmp_path: 
     assert space_of(tmp_path, wider) == wider["space"]
 
 
+def test_another_objective_of_the_same_source_is_refused_unless_it_is_accepted(tmp_path: Path) -> None:
+    objective = {**ABOUT, "space": None, "sources": {"objective": "abc"}, "samples": {}}
+    then, now = ({**objective, "captured": {"target": target, "scale": "1"}} for target in ("-3", "4"))
+    make_study(tmp_path / "old", objective)
+    assert make_study(tmp_path / "old", now) == make_study(tmp_path / "old", then), "an older version recorded nothing of it"
+    folder = tmp_path / "new"
+    make_study(folder, then)
+    assert make_study(folder, then) == make_study(folder, objective | {"captured": then["captured"]})
+    with pytest.raises(UsageError) as refused:
+        make_study(folder, now)
+    assert str(refused.value) == (
+        f'the objective has changed since the study {folder} was made: captured.target "-3" before, "4" now. If that changes no '
+        "result, add accept_changes=True to resume; else give another out"
+    )
+    assert make_study(folder, now, accept_changes=True)["accepted"][0]["captured"] == now["captured"]
+    for known in (then, now):
+        make_study(folder, known)
+    with pytest.raises(UsageError, match="the objective has changed"):
+        make_study(folder, {**objective, "captured": {"target": "5", "scale": "1"}})
+
+
 def test_what_may_differ_from_job_to_job(tmp_path: Path) -> None:
     make_study(tmp_path, ABOUT)
     found = make_study(tmp_path, {**ABOUT, "trials": 50, "search": "gp", "prune": "asha", "workers": 4})
