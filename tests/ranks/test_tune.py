@@ -215,6 +215,41 @@ def test_two_workers_of_a_model_and_two_folds_at_a_time(tmp_path: Path) -> None:
             assert '"num_workers": 2' in text and '"replicas_equal": true' in text
 
 
+def test_the_last_training_ends_where_the_best_trial_was_best(tmp_path: Path) -> None:
+    """Though it has no validation data by which it could stop: its weights are those of a plain run of so many epochs."""
+    task, study = written_task(tmp_path), tmp_path / "study"
+    stops = ("--set", "patience=2", "--set", "monitor=val_loss", "--set", "lr=1.5", "--set", "epochs=40")
+    ran(tune(task, "--folds", "2", "--trials", "1", *stops, "--out", str(study)))
+    (result,) = all_ended_once(study, 1).values()
+    summaries = [json.loads((study / "trials/000000" / f"fold-{fold}" / "summary.json").read_text()) for fold in (0, 1)]
+    parts = result.details["parts"]
+    assert [(one["best_epoch"], one["epochs"]) for one in parts] == [(one["best_epoch"], one["epochs"]) for one in summaries]
+    assert any(one["epochs"] < 40 for one in summaries) and all(one["best_epoch"] + 1 < one["epochs"] for one in summaries)
+    best = round(statistics.fmean(one["best_epoch"] + 1 for one in summaries) + 1e-9)
+    train, settings = [UNISONO, "train", task], {**result_settings(study), "lr": 1.5}
+    plain = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    last, same = ran(
+        [*train, "--from-study", str(study), "--out", str(tmp_path / "last")],
+        [*train, "--all-data", *plain, "--epochs", str(best), "--out", str(tmp_path / "same")],
+    )
+    assert f"without validation data patience 2, monitor val_loss of the task has no effect; it trains {best} epochs" in last.output
+    assert len({(tmp_path / run / "weights.safetensors").read_bytes() for run in ("last", "same")}) == 1
+    assert "has no effect" not in same.output
+    (refused,) = ran([*train, "--all-data", "--set", "name=x", "--out", str(tmp_path / "none"), *stops[:2]], code=2)
+    assert "--patience 2 needs validation data" in refused.output
+    stopping = tmp_path / "stopping.py"
+    stopping.write_text(Path(task).read_text().replace("epochs=2)", "epochs=2, patience=3)"))
+    (refused,) = ran([UNISONO, "train", str(stopping), "--all-data", "--out", str(tmp_path / "none")], code=2)
+    assert (
+        "the task ends its training by validation data (patience 3), which --all-data trains on; give the number" in refused.output
+    )
+
+
+def result_settings(study: Path) -> Mapping[str, Any]:
+    """What the search has chosen in its only trial."""
+    return load_study(study)[1].trials[0].values or {}
+
+
 # ---- an objective of Optuna's ----------------------------------------------------------------------------------------
 
 

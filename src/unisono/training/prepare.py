@@ -19,7 +19,7 @@ from unisono.model.packed import pack
 from unisono.optim.scaling import growth_note
 from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.overrides import ResolvedTask, change
-from unisono.task.task import Task
+from unisono.task.task import BEST, Task
 from unisono.task.task_file import load_task
 from unisono.task.train_config import TrainConfig
 from unisono.training import determinism
@@ -46,12 +46,22 @@ class Job:
     save_interval: SaveInterval
 
 
-def without_goals(resolved: ResolvedTask) -> ResolvedTask:
-    """Pure: the task without monitor, target, patience and best weights, if the training uses all data and so has no
-    validation."""
+def without_goals(resolved: ResolvedTask, names_epochs: bool) -> tuple[ResolvedTask, list[str]]:
+    """Pure: the task without monitor, target, patience and best weights, if the training uses all data and so has no validation,
+    and a note on these. Refuses a task that ends by them, unless somebody has said how many epochs it trains (`names_epochs`)."""
     if resolved.division is None or resolved.division["fold"] is not None:
-        return resolved
-    return replace(resolved, task=replace(resolved.task, monitor=None, target=None, patience=None, weights=None))
+        return resolved, []
+    task = resolved.task
+    ends = [f"{name} {getattr(task, name)}" for name in ("patience", "target") if getattr(task, name) is not None]
+    if ends and not names_epochs:
+        raise UsageError(
+            f"the task ends its training by validation data ({', '.join(ends)}), which --all-data trains on; give the number of "
+            "epochs (--epochs)"
+        )
+    goals = [*ends, *([] if task.monitor is None else [f"monitor {task.monitor}"]), *(["weights best"] * (task.weights == BEST))]
+    note = f"without validation data {', '.join(goals)} of the task has no effect; it trains {task.epochs} epochs"
+    task = replace(task, monitor=None, target=None, patience=None, weights=None)
+    return replace(resolved, task=task), [note] * bool(goals)
 
 
 def prepare(
@@ -65,7 +75,7 @@ def prepare(
     """Local, blocking: makes all parts of one rank's training; mistakes in the configuration are reported here. `resumes`: a state
     will be loaded, so initial weights are not needed. `averages` are those of the metrics of the run that is resumed."""
     resolved = change(load_task(config.task_file) if task is None else task, config.changes)
-    resolved = without_goals(replace(resolved, division=config.division))
+    resolved, goal_notes = without_goals(replace(resolved, division=config.division), "epochs" in config.changes)
     layout = LayoutOptions(config.group, config.servers, config.simulate, config.elastic)
     if resolved.task.shards is not None:
         set_threads(config.threads or 1)  # another number gives other bits, so it must not depend on the machine
@@ -104,7 +114,7 @@ def prepare(
     if config.init_from is not None and not resumes:
         initialise(parts.adapter.model, Path(config.init_from))
     pack(parts.adapter.state(), {}, "state")  # a state that cannot be saved is refused before work is done
-    notes = [f"warning: {text}" for text in parts.splits.warnings]
+    notes = [*goal_notes, *(f"warning: {text}" for text in parts.splits.warnings)]
     model, in_shards, can_shard = parts.adapter.model, task.shards is not None, config.algorithm == "allreduce"
     found = (
         shard_note(task),

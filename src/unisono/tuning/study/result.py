@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shlex
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,8 @@ class BestSettings:
 
     changes: Mapping[str, Any]
     algorithm: str
+    epochs: int | None
+    """Number of epochs for a training without validation data; None where the study does not say it."""
 
 
 def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSettings:
@@ -74,7 +77,16 @@ def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSe
         )
     settings = settings_of(about, best)
     algorithm = settings.pop(ALGORITHM, "allreduce")
-    return BestSettings(settings, algorithm)
+    return BestSettings(settings, algorithm, epochs_of(about, best))
+
+
+def epochs_of(about: Mapping[str, Any], trial: Trial) -> int | None:
+    """Returns after how many epochs, in the mean of its trainings, a trial had the weights whose results are its value: those of
+    the best epoch, or of the last where final weights count and where earlier versions recorded no other. Pure."""
+    of_best = any(one["metric"].startswith("best_") for one in about["objectives"])
+    parts = trial.result.details.get("parts", ()) if trial.result is not None else ()
+    found = [part["best_epoch"] + 1 if of_best and "best_epoch" in part else part.get("epochs") for part in parts]
+    return int(statistics.fmean(found) + 0.5) if found and None not in found else None
 
 
 def command_of(about: Mapping[str, Any], trial: Trial) -> str:

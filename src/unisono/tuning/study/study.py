@@ -46,7 +46,8 @@ class Result:
     reason: str = field(compare=False)
     took_s: float = field(compare=False)
     details: Mapping[str, Any] = field(compare=False)
-    """E.g. `parts`, what every training of the trial gave: {"fold", "repeat", "values", "epochs", "took_s"}."""
+    """E.g. `parts`, what every training of the trial gave: {"fold", "repeat", "values", "epochs", "best_epoch",
+    "took_s"}."""
 
 
 @dataclass(frozen=True)

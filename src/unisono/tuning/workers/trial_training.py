@@ -203,6 +203,7 @@ class TaskTrialRunner(TrialRunner):
             "reason": ended.summary["reason"],
             "metrics": metrics_of(ended.summary["history"], ended.summary["best_epoch"]) if at.global_rank == 0 else {},
             "epochs": ended.summary["epochs"],
+            "best_epoch": ended.summary["best_epoch"],
             "all_lives_s": ended.summary["wall_s"],
         }
 

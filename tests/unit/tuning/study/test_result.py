@@ -15,6 +15,7 @@ import pytest
 
 import unisono as un
 from unisono.errors import UsageError
+from unisono.start_training import train_config
 from unisono.task.name_value import parse
 from unisono.tuning.search.space import defaults_of, space_from_dict, space_of
 from unisono.tuning.study.export import to_optuna
@@ -264,6 +265,37 @@ def test_files_that_the_study_has_accepted_are_those_of_the_study(tmp_path: Path
     sources = {"digits.py": hashlib.sha256(b"task = 2\n").hexdigest()}
     make_study(folder, about_of(sources=sources), accept_changes=True)
     assert best_settings(folder, file, accept_changes=False).changes == {**FIXED, **POINT}
+
+
+@pytest.mark.parametrize(
+    ("metric", "parts", "expected"),
+    [
+        ("best_val_loss", [{"epochs": 9, "best_epoch": 5}, {"epochs": 6, "best_epoch": 2}, {"epochs": 5, "best_epoch": 0}], 3),
+        ("best_val_loss", [{"epochs": 6}, {"epochs": 9}], 8),
+        ("val_loss", [{"epochs": 6, "best_epoch": 0}, {"epochs": 6, "best_epoch": 3}], 6),
+        ("val_loss", [{}], None),
+    ],
+    ids=["weights of the best epoch", "a study of an earlier version", "final weights", "nothing is known"],
+)
+def test_the_last_training_has_the_mean_epochs_of_the_best_trials_parts(
+    tmp_path: Path, metric: str, parts: list[dict[str, int]], expected: int | None
+) -> None:
+    """And does not stop early, as it has no validation data; what the user gives goes before."""
+    file = tmp_path / "digits.py"
+    file.write_bytes(b"task = 1\n")
+    about = about_of(objectives=[{"metric": metric, "higher_is_better": False}], fixed={"epochs": 60, "patience": 3})
+    point = {"lr": 0.5}
+    study_in(
+        tmp_path / "study", proposal_record(0, point), end_record(0, 0, COMPLETE, [0.5], 1.0, details={"parts": parts}), about=about
+    )
+    assert best_settings(tmp_path / "study", file, accept_changes=False).epochs == expected
+    given = {"from_study": str(tmp_path / "study")}
+    assert train_config(str(file), given).changes == {**point, "patience": 3, "epochs": expected or 60}
+    assert train_config(str(file), {**given, "epochs": 4}).changes["epochs"] == 4
+    for name, shown in (("patience", "--patience 3"), ("target", "--target 3"), ("monitor", "--best 3")):
+        for joined in (given, {"all_data": True}):
+            with pytest.raises(UsageError, match=f"{shown} needs validation data, which --all-data and --from-study train on"):
+                train_config(str(file), {**joined, "set": {name: 3}})
 
 
 # ---- models --------------------------------------------------------------------------------------------------------------
