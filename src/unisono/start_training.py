@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from unisono.errors import STOPPED_CODE, ReportedElsewhere, TrainingFailed, UsageError
 from unisono.launch.worker_options import WorkerOptions
 from unisono.task.options import check, option, options_for
-from unisono.task.overrides import with_settings
-from unisono.task.task import EXPERIMENT, Task
+from unisono.task.overrides import FLAGS, with_settings
+from unisono.task.task import BEST, EXPERIMENT, Task
 from unisono.task.task_file import read_pickled
 from unisono.task.train_config import TrainConfig
 
@@ -56,13 +56,27 @@ def train_config(task_file: str, given: Mapping[str, Any], command: Sequence[str
     values = options_for(TrainConfig, given)
     found = source.best(task_file, given.get("accept_changes", False))
     changes = with_settings(values.pop("changes", None) or {}, options_for(Task, given))
+    is_joined = source.all_data or found is not None
+    if is_joined:
+        _refuse_goals(changes)
     if found is not None:
-        changes = {**found.changes, **changes}
+        epochs = {} if found.epochs is None else {"epochs": found.epochs}
+        changes = {**found.changes, **epochs, **changes}
         values.setdefault("algorithm", found.algorithm)
     if values.get("elastic") is not None:
         values.setdefault("host", _own_address())
-    division = {"fold": None} if source.all_data or found is not None else None
+    division = {"fold": None} if is_joined else None
     return TrainConfig(task_file=task_file, changes=changes, division=division, command=tuple(command), **values)
+
+
+def _refuse_goals(given: Mapping[str, Any]) -> None:
+    """Refuses goals that need validation data, where these are trained on. Those of the task itself see `prepare`."""
+    for name in ("patience", "target", "monitor", "weights"):
+        if given.get(name) is not None and (name != "weights" or given[name] == BEST):
+            raise UsageError(
+                f"{FLAGS[name]} {given[name]} needs validation data, which --all-data and --from-study train on; leave it out, and "
+                "give the number of epochs if you like (--epochs)"
+            )
 
 
 def _own_address() -> str | None:

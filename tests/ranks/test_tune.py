@@ -3,6 +3,7 @@ what cannot work is refused in one line."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import shutil
@@ -21,6 +22,7 @@ import pytest
 
 from tests.system.processes import Outcome, Program, plain_environment, run_together, within
 from tests.system.studies import SPACE, TASK, UNISONO, all_ended_once, first_steps, records, written_task
+from unisono.tuning.search.samplers import make_sampler, num_startup_trials
 from unisono.tuning.study.result import load_study
 from unisono.tuning.study.study import BEGAN, COMPLETE, FAILED, GIVEN_BACK, LEFT, PRUNED
 
@@ -213,6 +215,41 @@ def test_two_workers_of_a_model_and_two_folds_at_a_time(tmp_path: Path) -> None:
             assert '"num_workers": 2' in text and '"replicas_equal": true' in text
 
 
+def test_the_last_training_ends_where_the_best_trial_was_best(tmp_path: Path) -> None:
+    """Though it has no validation data by which it could stop: its weights are those of a plain run of so many epochs."""
+    task, study = written_task(tmp_path), tmp_path / "study"
+    stops = ("--set", "patience=2", "--set", "monitor=val_loss", "--set", "lr=1.5", "--set", "epochs=40")
+    ran(tune(task, "--folds", "2", "--trials", "1", *stops, "--out", str(study)))
+    (result,) = all_ended_once(study, 1).values()
+    summaries = [json.loads((study / "trials/000000" / f"fold-{fold}" / "summary.json").read_text()) for fold in (0, 1)]
+    parts = result.details["parts"]
+    assert [(one["best_epoch"], one["epochs"]) for one in parts] == [(one["best_epoch"], one["epochs"]) for one in summaries]
+    assert any(one["epochs"] < 40 for one in summaries) and all(one["best_epoch"] + 1 < one["epochs"] for one in summaries)
+    best = round(statistics.fmean(one["best_epoch"] + 1 for one in summaries) + 1e-9)
+    train, settings = [UNISONO, "train", task], {**result_settings(study), "lr": 1.5}
+    plain = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    last, same = ran(
+        [*train, "--from-study", str(study), "--out", str(tmp_path / "last")],
+        [*train, "--all-data", *plain, "--epochs", str(best), "--out", str(tmp_path / "same")],
+    )
+    assert f"without validation data patience 2, monitor val_loss of the task has no effect; it trains {best} epochs" in last.output
+    assert len({(tmp_path / run / "weights.safetensors").read_bytes() for run in ("last", "same")}) == 1
+    assert "has no effect" not in same.output
+    (refused,) = ran([*train, "--all-data", "--set", "name=x", "--out", str(tmp_path / "none"), *stops[:2]], code=2)
+    assert "--patience 2 needs validation data" in refused.output
+    stopping = tmp_path / "stopping.py"
+    stopping.write_text(Path(task).read_text().replace("epochs=2)", "epochs=2, patience=3)"))
+    (refused,) = ran([UNISONO, "train", str(stopping), "--all-data", "--out", str(tmp_path / "none")], code=2)
+    assert (
+        "the task ends its training by validation data (patience 3), which --all-data trains on; give the number" in refused.output
+    )
+
+
+def result_settings(study: Path) -> Mapping[str, Any]:
+    """What the search has chosen in its only trial."""
+    return load_study(study)[1].trials[0].values or {}
+
+
 # ---- an objective of Optuna's ----------------------------------------------------------------------------------------
 
 
@@ -293,6 +330,80 @@ def test_an_objective_with_its_study_in_a_database(tmp_path: Path) -> None:
         number: (one.params["x"],) for number, one in enumerate(trials)
     }
     assert "6 of 6 trials" in (study / "report.html").read_text()
+
+
+SEEDED = """
+import sys, un_objective
+import unisono as un
+
+for name in sys.argv[2:]:
+    un.tune(un_objective.objective, 24, out=f"{sys.argv[1]}/{name}", search=name, seed=5, show=False)
+"""
+TO_SEARCH = """
+import optuna
+
+
+def objective(trial):
+    x = trial.suggest_float("x", -5, 5)
+    kind = trial.suggest_categorical("kind", ["a", "b"])
+    n = trial.suggest_int("n", 1, 9) if kind == "a" else 3
+    y = trial.suggest_float("y", 0.1, 10, log=True)
+    trial.report(y, 1)
+    if trial.should_prune():
+        raise optuna.TrialPruned
+    return (x - 2) ** 2 + n * y
+"""
+
+
+def test_a_seed_gives_an_objective_on_one_block_the_points_of_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it asks for a value only in some trials, and prunes."""
+    names = ["random", "tpe", "evolution"]
+    (tmp_path / "un_objective.py").write_text(TO_SEARCH)
+    (tmp_path / "seeded.py").write_text(SEEDED)
+    ran([sys.executable, str(tmp_path / "seeded.py"), str(tmp_path), *names])
+    monkeypatch.syspath_prepend(tmp_path)
+    objective = importlib.import_module("un_objective").objective
+    for name in names:
+        sampler = make_sampler(optuna, name, 5, num_startup_trials(name, 24), conditional=False)
+        study = optuna.create_study(sampler=sampler, pruner=optuna.pruners.MedianPruner(n_startup_trials=5))
+        study.optimize(objective, n_trials=24)
+        found = load_study(tmp_path / name)[1].trials
+        assert [found[number].values for number in range(24)] == [one.params for one in study.trials], name
+        assert [found[number].state == PRUNED for number in range(24)] == [one.state.name == "PRUNED" for one in study.trials]
+
+
+CLOSURES = """
+import sys
+import unisono as un
+
+
+def make(target):
+    def objective(trial):
+        return (trial.suggest_float("x", -5, 5) - target) ** 2
+
+    return objective
+
+
+def tuned(target, out):
+    try:
+        return un.tune(make(target), 5, out=f"{sys.argv[1]}/{out}", search="random", seed=3, show=False).best_value
+    except un.UsageError as error:
+        return str(error)
+
+
+print(tuned(-3, "study"), tuned(-3, "study"), tuned(4, "other"), tuned(4, "study"), sep="\\n")
+"""
+
+
+def test_another_objective_of_the_same_source_does_not_get_the_result_of_the_study(tmp_path: Path) -> None:
+    (tmp_path / "closures.py").write_text(CLOSURES)
+    (outcome,) = ran([sys.executable, str(tmp_path / "closures.py"), str(tmp_path)])
+    first, again, other, refused = outcome.output.splitlines()
+    for target, found in ((-3, first), (-3, again), (4, other)):
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3))
+        xs = [study.ask().suggest_float("x", -5, 5) for _ in range(5)]
+        assert float(found) == min((x - target) ** 2 for x in xs)
+    assert refused.startswith(f"the objective has changed since the study {tmp_path / 'study'} was made: captured.target ")
 
 
 # ---- stopped and resumed ---------------------------------------------------------------------------------------------

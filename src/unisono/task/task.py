@@ -31,9 +31,9 @@ class Range:
     """Numbers between two ends that `unisono tune` may try for a setting.
 
     Write it as the annotation of an argument of the task's `model` or `data` function, or into the task's `space`. Both
-    ends can be tried. Whole numbers are drawn for an argument that is an int, and for one without a type if both ends are
-    whole; otherwise real numbers. Outside a search the default of the argument counts; a Range does not limit what --set
-    may give.
+    ends can be tried. Whole numbers are drawn for an argument that is an int, and for one without a type if both ends and
+    the default are whole; otherwise real numbers. Outside a search the default of the argument counts; a Range does not
+    limit what --set may give.
 
     `low` must be below `high`, and above 0 with `log`; both must be finite. For a single value use `un.Choice`.
 

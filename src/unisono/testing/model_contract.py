@@ -36,8 +36,6 @@ from unisono.training.training_parts import TrainingParts
 
 WIDTH, CLASSES, ROWS = 5, 3, 12
 KEY = StreamKey(1, 2, 3)
-STEP = 3e-3
-"""Of differences: the error of the formula is small, and that of float32 too."""
 Make = Callable[..., Any]
 
 

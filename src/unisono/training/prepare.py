@@ -19,7 +19,7 @@ from unisono.model.packed import pack
 from unisono.optim.scaling import growth_note
 from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.overrides import ResolvedTask, change
-from unisono.task.task import Task
+from unisono.task.task import BEST, Task
 from unisono.task.task_file import load_task
 from unisono.task.train_config import TrainConfig
 from unisono.training import determinism
@@ -45,12 +45,22 @@ class Job:
     save_interval: SaveInterval
 
 
-def without_goals(resolved: ResolvedTask) -> ResolvedTask:
-    """Pure: the task without monitor, target, patience and best weights, if the training uses all data and so has no
-    validation."""
+def without_goals(resolved: ResolvedTask, names_epochs: bool) -> tuple[ResolvedTask, list[str]]:
+    """Pure: the task without monitor, target, patience and best weights, if the training uses all data and so has no validation,
+    and a note on these. Refuses a task that ends by them, unless somebody has said how many epochs it trains (`names_epochs`)."""
     if resolved.division is None or resolved.division["fold"] is not None:
-        return resolved
-    return replace(resolved, task=replace(resolved.task, monitor=None, target=None, patience=None, weights=None))
+        return resolved, []
+    task = resolved.task
+    ends = [f"{name} {getattr(task, name)}" for name in ("patience", "target") if getattr(task, name) is not None]
+    if ends and not names_epochs:
+        raise UsageError(
+            f"the task ends its training by validation data ({', '.join(ends)}), which --all-data trains on; give the number of "
+            "epochs (--epochs)"
+        )
+    goals = [*ends, *([] if task.monitor is None else [f"monitor {task.monitor}"]), *(["weights best"] * (task.weights == BEST))]
+    note = f"without validation data {', '.join(goals)} of the task has no effect; it trains {task.epochs} epochs"
+    task = replace(task, monitor=None, target=None, patience=None, weights=None)
+    return replace(resolved, task=task), [note] * bool(goals)
 
 
 def prepare(
@@ -68,7 +78,7 @@ def prepare(
     if "interval" in task.schedule_options and changes.get("schedule.interval", "") is None:
         del changes["schedule.interval"]  # that of an earlier attempt stands only in the place of a default
     resolved = change(task, changes)
-    resolved = without_goals(replace(resolved, division=config.division))
+    resolved, goal_notes = without_goals(replace(resolved, division=config.division), "epochs" in config.changes)
     layout = LayoutOptions(config.group, config.servers, config.simulate, config.elastic)
     if resolved.task.shards is not None:
         set_threads(config.threads or 1)  # another number gives other bits, so it must not depend on the machine
@@ -106,7 +116,7 @@ def prepare(
             f"--hash-every has no effect with --algorithm {config.algorithm}, whose weights change with every call; leave it out"
         )
     pack(parts.adapter.state(), {}, "state")  # a state that cannot be saved is refused before work is done
-    notes = [f"warning: {text}" for text in parts.splits.warnings]
+    notes = [*goal_notes, *(f"warning: {text}" for text in parts.splits.warnings)]
     model, in_shards, can_shard = parts.adapter.model, task.shards is not None, config.algorithm == "allreduce"
     found = (
         parts.schedule_note,

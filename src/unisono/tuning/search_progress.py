@@ -43,10 +43,8 @@ class SearchProgress:
             return
         self._seen.add(trial.number)
         self._here += 1
-        what = format_values(self._objectives, result.values) if result.state == COMPLETE else result.state
-        spread = result.details.get("spread")
-        if result.state == COMPLETE and spread:
-            what += f" ± {spread:.2g}"
+        is_complete = result.state == COMPLETE
+        what = format_values(self._objectives, result.values, result.details.get("spread")) if is_complete else result.state
         if result.state == FAILED:
             what += f": {result.reason.splitlines()[0] if result.reason else 'no reason is known'}"
         best = self.best()
@@ -85,9 +83,13 @@ class SearchProgress:
         return f"{duration(took_s)}, about {duration(took_s / self._here * left)} left"
 
 
-def format_values(objectives: Sequence[Objective], values: Sequence[float]) -> str:
-    """Returns the objectives with their values, e.g. 'val_accuracy 0.9812, val_loss 0.31207'. Pure."""
-    return ", ".join(f"{one.metric} {_number(value)}" for one, value in zip(objectives, values, strict=False))
+def format_values(objectives: Sequence[Objective], values: Sequence[float], spread: float | None = None) -> str:
+    """Returns the objectives with their values, e.g. 'val_accuracy 0.9812 ± 0.013, val_loss 0.31207'. `spread` is that of the first
+    objective over the trainings of a trial. Pure."""
+    shown = [f"{one.metric} {_number(value)}" for one, value in zip(objectives, values, strict=False)]
+    if spread:
+        shown[0] += f" ± {spread:.2g}"
+    return ", ".join(shown)
 
 
 def format_settings(values: object) -> str:

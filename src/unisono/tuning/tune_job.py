@@ -24,14 +24,14 @@ from unisono.stopping.deadline import TIME_LIMIT, deadline_of_this_process
 from unisono.stopping.stop_request import StopRequest, raise_stop
 from unisono.task.averages import KEY, recorded_averages
 from unisono.tuning.report.document import write_report
-from unisono.tuning.search.prefetch import NoPrefetch, Prefetcher
+from unisono.tuning.search.prefetch import make_proposals
 from unisono.tuning.search.search import Search
 from unisono.tuning.search.space import space_from_dict
 from unisono.tuning.search_progress import DRAW_EVERY_S, SearchProgress, describe_counts
 from unisono.tuning.study.kept_models import KeptModels
 from unisono.tuning.study.result import describe_best, load_study, write_best
 from unisono.tuning.study.store import READ_EVERY_S, Store, machine, new_job
-from unisono.tuning.study.study_file import ABOUT, make_study, read_study, weights_of
+from unisono.tuning.study.study_file import ABOUT, make_study, read_study, space_of, weights_of
 from unisono.tuning.study.study_options import NUM_TRIALS, TuneConfig, choose_num_trials, choose_search, description_of
 from unisono.tuning.study.trial_plan import Objective, Plan, objectives_of
 from unisono.tuning.workers.all_workers import LOST, AllWorkers, receive_messages, refuse_strangers, supervise
@@ -130,7 +130,7 @@ class _CoordinatorProcess:
     ) -> int:
         """Makes or joins the study, and runs its trials until the end or a stop; returns the exit code."""
         config, folder = self.config, Path(self.config.out)
-        about = {**slots.about, "weights": weights_of(folder, slots.about)}
+        about = {**slots.about, "weights": weights_of(folder, slots.about), "space": space_of(folder, slots.about)}
         objectives = objectives_of(config.metrics, about)
         space = None if about["space"] is None else space_from_dict(about["space"])
         plan = Plan(
@@ -157,8 +157,9 @@ class _CoordinatorProcess:
         for text in about["warnings"]:
             self._say(f"warning: {text}")
         for one in known.get("accepted", ()):
-            if one["sources"] == about["sources"]:
-                self._say(f"warning: files of the task have changed since the study was made: {'; '.join(one['changes'])}")
+            if (one["sources"], one.get("captured")) == (about["sources"], about.get("captured")):
+                what = "files of the task have" if space is not None else "the objective has"
+                self._say(f"warning: {what} changed since the study was made: {'; '.join(one['changes'])}")
         num_trials, said = choose_num_trials(config, space, load_study(folder)[1].num_wanted(known["trials"]))
         for text in said:
             self._say(text)
@@ -189,6 +190,7 @@ class _CoordinatorProcess:
             num_trials,
             name != config.search,
             (about["first"] or None) if pending is not None and pending.number == 0 and pending.values is None else None,
+            is_sequential=self.layout.num_blocks == 1,
         )
         progress = SearchProgress(self.bar, store.study, objectives, num_trials)
         progress.skip_ended(list(store.study.trials.values()))
@@ -207,8 +209,7 @@ class _CoordinatorProcess:
         for one in (wake, woken):
             one.setblocking(False)
         self.selector.register(woken, selectors.EVENT_READ, lambda: _read_wakeups(woken))
-        is_planned = name == "grid"
-        proposals = NoPrefetch() if is_planned else Prefetcher(search, self.layout.num_blocks, lambda: _wake(wake))
+        proposals = make_proposals(search, self.layout.num_blocks, lambda: _wake(wake))
         held.callback(proposals.close)
         coordinator = Coordinator(plan, self.layout, workers, store, search, proposals, observer, partial(part_command, plan))
         if pending is not None:  # which no other job has, so that none draws the same points

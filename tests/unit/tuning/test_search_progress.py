@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
+
 from unisono.files.journal import Record
 from unisono.observe.bar import Bar
 from unisono.tuning.search_progress import SearchProgress
@@ -31,6 +33,16 @@ def test_a_line_for_each_trial_that_ends_and_a_bar() -> None:
     drawn = screen.getvalue().splitlines()[-1]
     assert f"2/4 trials {'━' * 20}{' ' * 20} 2 running · " in drawn, "trial 9 is that of a job which was asked for more"
     assert "best val_loss 0.25 (trial 9)" in drawn
+
+
+def test_the_spread_stands_behind_the_objective_that_it_is_of() -> None:
+    study, screen = Study(), io.StringIO()
+    objectives = [Objective("val_accuracy", True), Objective("time_s", False)]
+    parts = [{"values": [value, time_s]} for value, time_s in ((0.25, 1.0), (0.5, 7.0), (0.75, 13.0))]
+    spread = float(np.std([0.25, 0.5, 0.75], ddof=1))
+    study.apply(Record("job", 0, end_record(0, 0, COMPLETE, [0.5, 7.0], 3.0, details={"parts": parts, "spread": spread})))
+    SearchProgress(Bar(screen, 80), study, objectives, num_trials=2).trial_ended(study.trials[0])
+    assert screen.getvalue().startswith("trial 0: val_accuracy 0.5 ± 0.25, time_s 7  ")
 
 
 def test_earlier_trials_are_counted_and_not_printed() -> None:

@@ -1,5 +1,5 @@
 """Proposals made in advance, so that no block waits for one: a thread fills a small store, and replaces its proposals when new
-results have come in, where that costs little."""
+results have come in, where that costs little. A single block gets proposals on demand, so that the seed alone decides them."""
 
 from __future__ import annotations
 
@@ -49,6 +49,17 @@ class NoPrefetch:
 
     def close(self) -> None:
         """Does nothing: no thread is running."""
+
+
+class ProposalsOnDemand(NoPrefetch):
+    """Proposals for a single block, made with all results in the thread that asks: how long things take decides no point."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    def next_proposal(self, trial_s: float | None) -> Proposal:  # noqa: ARG002
+        """Returns a proposal that knows all results. Blocks while the search makes it."""
+        return self._search.propose()
 
 
 @dataclass
@@ -173,3 +184,10 @@ class Prefetcher:
             self._proposal_s += (took_s - self._proposal_s) * (SMOOTHING if self._proposal_s else 1.0)
             self._ready.append(_Prefetched(proposal, version))
             self._making_since = None
+
+
+def make_proposals(search: Search, num_blocks: int, wake: Callable[[], None]) -> Proposals:
+    """Returns the source of points for so many blocks, which calls `wake` whenever a prefetched one is ready. Local."""
+    if search.name == "grid":
+        return NoPrefetch()
+    return ProposalsOnDemand(search) if search.is_sequential else Prefetcher(search, num_blocks, wake)

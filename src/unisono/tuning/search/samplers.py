@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,12 +64,18 @@ def first_rung(num_steps: int) -> int:
     return int(max(1, num_steps // HALVING**NUM_RUNGS))
 
 
-def completed_rungs(reports: Mapping[int, float], num_steps: int) -> dict[str, float]:
-    """Returns the rungs of successive halving that a trial has passed, as Optuna keeps them. Pure."""
+RUNG = "completed_rung_"
+"""How Optuna names the attributes of a trial that hold the values with which it has passed the rungs of successive halving."""
+
+
+def completed_rungs(reports: Mapping[int, float], counts: Mapping[int, int], num_steps: int) -> dict[str, float]:
+    """Returns the rungs of successive halving that a trial has passed, as Optuna keeps them. `counts` has the number of rungs after
+    each report; where it is unknown (studies of earlier versions), they are those that the step reaches, none for NaN. Pure."""
     found: dict[str, float] = {}
-    for rung in itertools.count():
-        steps = [step for step in reports if step >= first_rung(num_steps) * HALVING**rung]
-        if not steps:
-            return found
-        found[f"completed_rung_{rung}"] = reports[min(steps)]
-    raise AssertionError("unreachable")
+    for step, value in sorted(reports.items()):
+        if step in counts:
+            found |= {f"{RUNG}{rung}": value for rung in range(len(found), counts[step])}
+            continue
+        while not math.isnan(value) and step >= first_rung(num_steps) * HALVING ** len(found):
+            found[f"{RUNG}{len(found)}"] = value
+    return found

@@ -19,7 +19,7 @@ from unisono.errors import UsageError, unknown_name
 from unisono.task.task import Choice
 from unisono.tuning.search.distributions import distributions_of
 from unisono.tuning.search.grid import grid
-from unisono.tuning.search.samplers import PRUNERS, SEARCHES, completed_rungs, make_pruner, make_sampler, num_startup_trials
+from unisono.tuning.search.samplers import PRUNERS, RUNG, SEARCHES, completed_rungs, make_pruner, make_sampler, num_startup_trials
 from unisono.tuning.search.space import Dimension, Space
 from unisono.tuning.study.study import COMPLETE, PRUNED, Trial
 
@@ -60,6 +60,9 @@ class Search:
     """Whether TPE may propose where this search would keep a block waiting."""
     first_point: Mapping[str, Any] | None = None
     """Tried before all others, e.g. the task's own settings."""
+    is_sequential: bool = False
+    """Whether trials run one after the other. An objective then draws each value when it asks for it, as in Optuna, and no trial is
+    sent before the previous one has ended, so that the seed decides all points."""
     _trials: dict[int, Any] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
     _seen: set[str] = field(default_factory=set)
@@ -152,13 +155,18 @@ class Search:
             warnings.simplefilter("ignore")
             trial = (study or self._study).ask()
             if self.space is None:
-                known = self._optuna.search_space.intersection_search_space(self._study.get_trials(deepcopy=False))
+                known = {} if self.is_sequential else self._common_names()
                 return Proposal({name: trial._suggest(name, one) for name, one in known.items()}, trial)
             values: dict[str, Any] = {}
             for dimension in self.space.dimensions:
                 if self.space.is_active(dimension, values):
                     values[dimension.name] = _suggest(trial, dimension)
         return Proposal(values, trial)
+
+    def _common_names(self) -> Mapping[str, Any]:
+        """Returns the names, with their distributions, that all trials of an objective have asked for so far."""
+        found: Mapping[str, Any] = self._optuna.search_space.intersection_search_space(self._study.get_trials(deepcopy=False))
+        return found
 
     def suggest(self, number: int, name: str, distribution: str) -> Any:
         """Suggests one more value for a running trial, from a distribution in Optuna's JSON form. Raises `ValueError` for a
@@ -182,7 +190,7 @@ class Search:
         Local."""
         trials = [one for one in self._study.get_trials(deepcopy=False) if one.distributions]
         others = [one.distributions for one in trials if one.state.is_finished()] or [one.distributions for one in trials]
-        if len(others) < LEAST_ALIKE:
+        if self.is_sequential or len(others) < LEAST_ALIKE:
             return {}  # one may have asked for what only it wants to know
         wanted = (
             [(name, one) for name, one in others[0].items() if all(other.get(name) == one for other in others)] if others else []
@@ -219,7 +227,7 @@ class Search:
         for step, value in trial.reports.items():
             if step not in known.intermediate_values:
                 self._study._storage.set_trial_intermediate_value(known._trial_id, step, value)
-        for name, value in self._rungs(trial.reports).items():
+        for name, value in self._rungs(trial).items():
             self._study._storage.set_trial_system_attr(known._trial_id, name, value)
         if trial.result is not None:
             self.tell(trial.number, trial.result.state, trial.result.values)
@@ -276,7 +284,7 @@ class Search:
             params={name: value for name, value in trial.values.items() if name in distributions},
             distributions=distributions,
             intermediate_values=dict(trial.reports),
-            system_attrs=self._rungs(trial.reports),
+            system_attrs=self._rungs(trial),
         )
         storage = self._study._storage
         self._trials[trial.number] = storage.get_trial(storage.create_new_trial(self._study._study_id, template_trial=frozen))
@@ -285,9 +293,15 @@ class Search:
         """Whether there is one finite value for each objective."""
         return len(values) == len(self.higher_is_better) and all(math.isfinite(one) for one in values)
 
-    def _rungs(self, reports: Mapping[int, float]) -> dict[str, float]:
-        """Returns the rungs of successive halving that these reports have passed; none for other pruning."""
-        return completed_rungs(reports, self.num_steps) if self.prune == "asha" else {}
+    def num_rungs(self, number: int) -> int | None:
+        """Returns how many rungs of successive halving a running trial has passed; None for other pruning. Local."""
+        if self.prune != "asha" or number not in self._trials:
+            return None
+        return sum(str(name).startswith(RUNG) for name in self._frozen(number).system_attrs)
+
+    def _rungs(self, trial: Trial) -> dict[str, float]:
+        """Returns the rungs of successive halving that a trial has passed; none for other pruning."""
+        return completed_rungs(trial.reports, trial.rungs, self.num_steps) if self.prune == "asha" else {}
 
     @property
     def _num_startup_trials(self) -> int:

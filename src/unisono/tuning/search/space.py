@@ -15,11 +15,13 @@ choice = [32, 64, 128]
 
 [model.width]
 fixed = 64                            # not searched, though the task would let it
+
+[model.norm]
+none = true                           # fixed to None, for which TOML has no value
 """
 
 from __future__ import annotations
 
-import inspect
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,13 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from unisono.errors import UsageError, unknown_name
-from unisono.task.overrides import FACTORIES, OPTION_FIELDS, change, hints_of
+from unisono.task.overrides import FACTORIES, change, hints_of
 from unisono.task.task import Choice, Range, Task
+from unisono.tuning.search.own_settings import ALGORITHM, own_name, own_setting, takes_whole_numbers
 
-LEAF_KEYS = ("low", "high", "log", "choice", "fixed", "when")
+LEAF_KEYS = ("low", "high", "log", "choice", "fixed", "none", "when")
 PLAIN = (str, bool, int, float, type(None))
-ALGORITHM = "algorithm"
-"""A setting that is an option of `train` and not a field of a task."""
 
 
 @dataclass(frozen=True)
@@ -113,18 +114,20 @@ def space_of(task: Task, file: Path | None = None, given: Mapping[str, Any] | No
         if name in named:
             raise UsageError(f"{where} is given twice; give it once")
         named.add(name)
-        if "fixed" in leaf:
-            if len(leaf) > 1:
-                raise UsageError(f"{where} has fixed and other keys; leave out fixed, or the others")
+        if "fixed" in leaf or "none" in leaf:
             found.pop(name, None)
-            fixed[name] = leaf["fixed"]
+            fixed[name] = _fixed_value(leaf, where)
         else:
-            found[name] = _dimension(task, name, leaf, where)
+            found[name] = _dimension(name, leaf, where)
     if not found and not fixed:
         raise UsageError(
             "there is nothing to search: annotate arguments of the model, e.g. width: Annotated[int, un.Range(16, 256, log=True)], "
             "give the task a space, e.g. space={'lr': un.Range(0.001, 1, log=True)}, or give a file (--space)"
         )
+    for name, one in found.items():
+        if isinstance(one.values, Range):
+            takers = _possible_values(task, name.partition(".")[0], found, {**given, **fixed})
+            found[name] = replace(one, is_integer=takes_whole_numbers(task, name, one.values, takers))
     for dimension in found.values():
         _check_values(dimension)
         _check_conditions(dimension, found, {**given, **fixed})
@@ -149,13 +152,18 @@ def _annotated_dimensions(task: Task) -> Iterator[Dimension]:
     for factory in FACTORIES:
         for name, hint in hints_of(getattr(task, factory)).items():
             if typing.get_origin(hint) is typing.Annotated:
-                inner, *extras = typing.get_args(hint)
-                for extra in extras:
+                for extra in typing.get_args(hint)[1:]:
                     if isinstance(extra, (Range, Choice)):
-                        is_whole = isinstance(extra, Range) and _is_integer_hint(inner, extra)
-                        yield Dimension(f"{factory}.{name}", extra, is_whole, _as_lists(extra.when))
+                        yield Dimension(f"{factory}.{name}", extra, when=_as_lists(extra.when))
     for name, values in task.space.items():
-        yield Dimension(name, values, isinstance(values, Range) and _is_integer(task, name, values), _as_lists(values.when))
+        yield Dimension(name, values, when=_as_lists(values.when))
+
+
+def _possible_values(task: Task, head: str, found: Mapping[str, Dimension], fixed: Mapping[str, Any]) -> Sequence[Any]:
+    """Returns the values that a setting may have in the trials, e.g. the optimisers among which one is searched; one at least."""
+    if head not in fixed and head in found and isinstance(values := found[head].values, Choice):
+        return values.values
+    return (own_name(task, head, fixed),)
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -186,7 +194,17 @@ def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Ma
         yield from _leaves({one: part for one, part in value.items() if one not in leaf}, f"{name}.")
 
 
-def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Dimension:
+def _fixed_value(leaf: Mapping[str, Any], where: str) -> Any:
+    """Returns the value that a TOML table fixes; refuses a table that also says something else."""
+    key = "fixed" if "fixed" in leaf else "none"
+    if len(leaf) > 1:
+        raise UsageError(f"{where} has {key} and other keys; leave out {key}, or the others")
+    if key == "none" and leaf[key] is not True:
+        raise UsageError(f"none of {where} must be true, which fixes it to None; received {leaf[key]!r}")
+    return leaf.get("fixed")
+
+
+def _dimension(name: str, leaf: Mapping[str, Any], where: str) -> Dimension:
     """Makes a dimension from its TOML table (`where` in messages); refuses keys and values that make no sense."""
     for key in leaf:
         if key not in LEAF_KEYS:
@@ -213,24 +231,7 @@ def _dimension(task: Task, name: str, leaf: Mapping[str, Any], where: str) -> Di
         values = Range(leaf["low"], leaf["high"], leaf.get("log", False))
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
-    return Dimension(name, values, _is_integer(task, name, values), when)
-
-
-def _is_integer(task: Task, name: str, values: Range) -> bool:
-    """Whether the numbers of a range are whole: by the type of the setting or, where that is unknown, by how its ends are
-    written."""
-    head, dot, rest = name.partition(".")
-    hints = hints_of(getattr(task, head)) if dot and head in FACTORIES else {} if dot else typing.get_type_hints(Task)
-    hint = hints.get(rest if dot else head)
-    return _is_integer_hint(typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint, values)
-
-
-def _is_integer_hint(hint: Any, values: Range) -> bool:
-    """Whether a range takes whole numbers: by its annotation, else by how its ends are written."""
-    kinds = {hint, *typing.get_args(hint)}
-    if int in kinds or float in kinds:
-        return float not in kinds
-    return isinstance(values.low, int) and isinstance(values.high, int)
+    return Dimension(name, values, when=when)
 
 
 def _as_lists(when: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
@@ -331,19 +332,9 @@ def defaults_of(task: Task, space: Space, fixed: Mapping[str, Any]) -> dict[str,
     """Returns the task's own values of the dimensions, as far as they lie in the space; a search begins with them. Pure."""
     found: dict[str, Any] = {}
     for dimension in space.dimensions:
-        value = fixed.get(dimension.name, _default(task, dimension.name))
+        taker = own_name(task, dimension.name.partition(".")[0], fixed)
+        value = fixed.get(dimension.name, own_setting(task, dimension.name, taker).value)
         value = int(value) if dimension.is_integer and isinstance(value, float) and value.is_integer() else value
         if dimension.contains(value) and Space(space.dimensions, fixed).is_active(dimension, found):
             found[dimension.name] = value
     return found
-
-
-def _default(task: Task, name: str) -> Any:
-    """Returns the task's own value of a setting; None where it has none."""
-    head, dot, rest = name.partition(".")
-    if head in FACTORIES:
-        argument = inspect.signature(getattr(task, head)).parameters.get(rest)
-        return None if argument is None or argument.default is argument.empty else argument.default
-    if dot:
-        return getattr(task, OPTION_FIELDS[head]).get(rest) if head in OPTION_FIELDS else None
-    return "allreduce" if name == ALGORITHM else getattr(task, name)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shlex
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from unisono.errors import UsageError
 from unisono.files.atomic import atomic_replacement
 from unisono.task.name_value import literal
-from unisono.tuning.search.space import ALGORITHM
+from unisono.tuning.search.own_settings import ALGORITHM
 from unisono.tuning.search_progress import format_settings, format_values
 from unisono.tuning.study.kept_models import WEIGHTS
 from unisono.tuning.study.store import records_of
@@ -57,6 +58,8 @@ class BestSettings:
 
     changes: Mapping[str, Any]
     algorithm: str
+    epochs: int | None
+    """Number of epochs for a training without validation data; None where the study does not say it."""
 
 
 def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSettings:
@@ -74,7 +77,16 @@ def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSe
         )
     settings = settings_of(about, best)
     algorithm = settings.pop(ALGORITHM, "allreduce")
-    return BestSettings(settings, algorithm)
+    return BestSettings(settings, algorithm, epochs_of(about, best))
+
+
+def epochs_of(about: Mapping[str, Any], trial: Trial) -> int | None:
+    """Returns after how many epochs, in the mean of its trainings, a trial had the weights whose results are its value: those of
+    the best epoch, or of the last where final weights count and where earlier versions recorded no other. Pure."""
+    of_best = any(one["metric"].startswith("best_") for one in about["objectives"])
+    parts = trial.result.details.get("parts", ()) if trial.result is not None else ()
+    found = [part["best_epoch"] + 1 if of_best and "best_epoch" in part else part.get("epochs") for part in parts]
+    return int(statistics.fmean(found) + 0.5) if found and None not in found else None
 
 
 def command_of(about: Mapping[str, Any], trial: Trial) -> str:
@@ -105,11 +117,9 @@ def write_best(folder: Path, best: Trial, about: Mapping[str, Any], objectives: 
     lines.append(f"# {format_values(objectives, best.result.values)}")
     lines.append(f"# {command_of(about, best)}")
     for name, value in settings_of(about, best).items():
-        if value is None:
-            lines.append(f"# {name} is none, which TOML cannot express")
-            continue
         key = ".".join(json.dumps(part, ensure_ascii=False) if not BARE.fullmatch(part) else part for part in name.split("."))
-        lines += ["", f"[{key}]", f"fixed = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")]
+        text = "none = true" if value is None else f"fixed = {json.dumps(value, ensure_ascii=False)}"  # TOML has no null
+        lines += ["", f"[{key}]", text.replace("\x7f", "\\u007f")]
     with atomic_replacement(folder / BEST) as draft:
         draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -118,8 +128,8 @@ def describe_best(folder: Path, best: Trial, about: Mapping[str, Any], objective
     """Returns the last lines that the command prints: the best trial and how to train with its settings. Pure."""
     assert best.result is not None
     spread = best.result.details.get("spread")
-    over = f" ± {spread:.2g} over {num_parts} trainings" if spread else ""
-    text = f"best: trial {best.number}, {format_values(objectives, best.result.values)}{over}"
+    over = f" over {num_parts} trainings" if spread else ""
+    text = f"best: trial {best.number}, {format_values(objectives, best.result.values, spread)}{over}"
     if not about.get("task_file"):
         return f"{text}: {format_settings(best.values)}"
     return (

@@ -46,7 +46,8 @@ class Result:
     reason: str = field(compare=False)
     took_s: float = field(compare=False)
     details: Mapping[str, Any] = field(compare=False)
-    """E.g. `parts`, what every training of the trial gave: {"fold", "repeat", "values", "epochs", "took_s"}."""
+    """E.g. `parts`, what every training of the trial gave: {"fold", "repeat", "values", "epochs", "best_epoch",
+    "took_s"}."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Trial:
     attempts: dict[int, Attempt] = field(default_factory=dict)
     reports: dict[int, float] = field(default_factory=dict)
     """Step -> the objective so far."""
+    rungs: dict[int, int] = field(default_factory=dict)
+    """Step -> how many rungs of successive halving the trial had passed after its report; empty for other pruning."""
     report_records: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Step -> the record that reported it."""
     given_back: dict[int, float] = field(default_factory=dict)
@@ -144,6 +147,8 @@ class Study:
             if before is None or (record.writer, record.number) <= before:  # of several attempts always the same one
                 trial.report_records[value["step"]] = (record.writer, record.number)
                 trial.reports[value["step"]] = value["value"]
+                if "rungs" in value:
+                    trial.rungs[value["step"]] = value["rungs"]
         elif event == GIVEN_BACK:
             trial.given_back[value["attempt"]] = value["at_s"]
             if value.get("died"):
@@ -192,9 +197,11 @@ def begin_record(trial: int, attempt: int, block_id: str, at_s: float) -> dict[s
     return {"event": BEGAN, "trial": trial, "attempt": attempt, "who": block_id, "at_s": at_s}
 
 
-def report_record(trial: int, step: int, value: float) -> dict[str, Any]:
-    """Returns the record of the objective at a step of a trial, by which others may be pruned. Pure."""
-    return {"event": REPORTED, "trial": trial, "step": step, "value": value}
+def report_record(trial: int, step: int, value: float, num_rungs: int | None = None) -> dict[str, Any]:
+    """Returns the record of the objective at a step of a trial, by which others may be pruned, and of the rungs of successive
+    halving that it had then passed. Pure."""
+    rungs = {} if num_rungs is None else {"rungs": num_rungs}
+    return {"event": REPORTED, "trial": trial, "step": step, "value": value, **rungs}
 
 
 def give_back_record(trial: int, attempt: int, reason: str, at_s: float, died: bool = False) -> dict[str, Any]:

@@ -25,6 +25,8 @@ OURS = (ABOUT, "journal", "claims", "trials", "objective-")
 BY_EPOCHS = ("asha", "median")
 """Ways to prune that compare trials epoch by epoch, all waves of their trainings counted."""
 SHOWN, HASH_DIGITS = 4, 12
+CAPTURED = "captured"
+"""What differences begin with that are in what an objective has captured."""
 
 
 def make_study(folder: Path, about: Mapping[str, Any], accept_changes: bool = False) -> dict[str, Any]:
@@ -51,6 +53,8 @@ def make_study(folder: Path, about: Mapping[str, Any], accept_changes: bool = Fa
     is_known = (here.get("sources") or {}) in known_sources(there)
     names = [name for name in SAME_STUDY if name != "sources" or not is_known]
     found = [one for name in names for one in differences(_shown(name, there), _shown(name, here), name)]
+    if there.get("captured") is not None and here.get("captured") not in known_captured(there):  # old studies have none
+        found += differences(there["captured"], here.get("captured") or {}, CAPTURED)
     if there.get("sources") == here.get("sources"):  # other files may give other data, which are accepted with them
         before, now = there.get("samples") or here.get("samples") or {}, here.get("samples") or {}  # old studies have none
         found += [f"samples: {other}"] if (other := describe_other_data(before, now)) else []
@@ -59,7 +63,8 @@ def make_study(folder: Path, about: Mapping[str, Any], accept_changes: bool = Fa
     _check_steps(folder, there, here)
     if found:
         there["samples"] = here.get("samples")
-        there["accepted"] = [*there.get("accepted", ()), {"sources": here["sources"], "changes": found, "at_s": time.time()}]
+        accepted = {name: here[name] for name in ("sources", "captured") if name in here}
+        there["accepted"] = [*there.get("accepted", ()), {**accepted, "changes": found, "at_s": time.time()}]
         with atomic_replacement(path) as draft:
             draft.write_text(json.dumps(there, indent=2) + "\n")
     return there
@@ -84,9 +89,31 @@ def weights_of(folder: Path, about: Mapping[str, Any]) -> str:
     return str(made.get("weights", FINAL))
 
 
+def space_of(folder: Path, about: Mapping[str, Any]) -> Any:
+    """Returns the space of a study as it was made: earlier versions took fewer ranges for ones of real numbers, and the trials of
+    one study must have the same space. Local, blocking."""
+    if not (folder / ABOUT).exists():
+        return about["space"]
+    made, here = read_study(folder), as_json(about["space"])
+    is_same = (about.get("sources") or {}) in known_sources(made) and _without_whole(made["space"]) == _without_whole(here)
+    return made["space"] if is_same else here
+
+
+def _without_whole(space: Any) -> Any:
+    """Returns a space without the record which of its numbers are whole."""
+    if space is None:
+        return None
+    return {**space, "dimensions": [{**one, "whole": None} for one in space["dimensions"]]}
+
+
 def known_sources(about: Mapping[str, Any]) -> list[Mapping[str, str | None]]:
     """Returns the hashes of the files by which the study was made, and of those that were accepted later. Pure."""
     return [about.get("sources") or {}, *(one["sources"] for one in about.get("accepted", ()))]
+
+
+def known_captured(about: Mapping[str, Any]) -> list[Mapping[str, str] | None]:
+    """Returns what the objective of the study had captured, and what it had when that was accepted later. Pure."""
+    return [about.get("captured"), *(one.get("captured") for one in about.get("accepted", ()))]
 
 
 def _new_id(folder: Path) -> str:
@@ -96,13 +123,18 @@ def _new_id(folder: Path) -> str:
 
 def _are_of_sources(found: Sequence[str]) -> bool:
     """Whether all differences found concern source files and the data that they make."""
-    return all(one.startswith(("sources", "samples")) for one in found)
+    return all(one.startswith(("sources", "samples", CAPTURED)) for one in found)
 
 
 def _refusal(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], found: Sequence[str]) -> str:
     """Returns the message that a folder holds another study, with the first differences and the remedy."""
     more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     differ = f"{'; '.join(found[:SHOWN])}{more}"
+    if _are_of_sources(found) and there.get("space") is None:
+        return (
+            f"the objective has changed since the study {folder} was made: {differ}. If that changes no result, add "
+            "accept_changes=True to resume; else give another out"
+        )
     if _are_of_sources(found):
         what = "files" if any(one.startswith("sources") for one in found) else "data"
         return (

@@ -177,6 +177,7 @@ def description_of(
         "task": about["task"],
         "task_file": config.work_spec["typed"] if config.work_spec["kind"] == "task" else None,
         "sources": about["sources"],
+        **({} if about.get("captured") is None else {"captured": about["captured"]}),
         "space": about["space"],
         "fixed": about["fixed"],
         "first": about["first"],

@@ -67,7 +67,7 @@ class Coordinator:
         self._reports = TrialReports(plan, workers, store, search, clock)
         self._ledger = TrialLedger(store, search, observer, clock)
         self._waves = WaveStarter(plan, workers, self._ledger, make_command, store.folder)
-        is_single = layout.block_size == 1 and plan.num_parts == 1
+        is_single = layout.block_size == 1 and plan.num_parts == 1 and not search.is_sequential
         self._prefetch = TrialPrefetch(self.trial_queue, self._ledger, self._waves, workers, search, is_single)
         self.formation = Formation(layout)
         self._ready: set[int] = set()

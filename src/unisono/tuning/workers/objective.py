@@ -21,6 +21,7 @@ from unisono.errors import TrainingFailed, UsageError
 from unisono.files.atomic import atomic_replacement, explain_os_errors
 from unisono.files.journal import plain
 from unisono.training.run_folder.provenance import source_of, versions
+from unisono.tuning.workers.captured import captured_by
 from unisono.tuning.workers.messages import Message, MessageQueue
 from unisono.tuning.workers.trial_worker import TrialRunner
 
@@ -49,6 +50,8 @@ class ObjectiveTrialRunner(TrialRunner):
     objective: Callable[[Any], Any]
     name: str
     sha256: str | None
+    captured: Mapping[str, str] | None = None
+    """What it is beyond its source text; None where an earlier version has written it."""
     leaves_files: ClassVar[bool] = False
     _ranges: Ranges = field(default_factory=dict)
 
@@ -56,9 +59,9 @@ class ObjectiveTrialRunner(TrialRunner):
     def load_from(cls, file: str) -> ObjectiveTrialRunner:
         """Returns the runner of an objective that `write_objective` has written, and extends sys.path by the paths of that process.
         Local."""
-        paths, name, sha256, value = pickle.loads(Path(file).read_bytes())
+        paths, name, sha256, value, *captured = pickle.loads(Path(file).read_bytes())
         sys.path.extend(path for path in paths if path not in sys.path)
-        return cls(ObjectiveUnpickler(io.BytesIO(value)).load(), name, sha256)
+        return cls(ObjectiveUnpickler(io.BytesIO(value)).load(), name, sha256, *captured)
 
     def load(self) -> None:
         """Imports what trials need, once for all workers; the function itself is loaded already. Local."""
@@ -79,6 +82,7 @@ class ObjectiveTrialRunner(TrialRunner):
             "samples": {},
             "warnings": [],
             "sources": {self.name: self.sha256},
+            "captured": self.captured,
             "versions": versions(),
         }
 
@@ -198,5 +202,5 @@ def write_objective(objective: Callable[[Any], Any], folder: Path) -> Path:
     with explain_os_errors(file):
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_replacement(file) as draft:
-            draft.write_bytes(pickle.dumps((list(sys.path), name, sha256, value)))
+            draft.write_bytes(pickle.dumps((list(sys.path), name, sha256, value, captured_by(objective))))
     return file

@@ -27,13 +27,13 @@ class Outcome(NamedTuple):
 
 def part_result(plan: Plan, part: Part, message: Message) -> dict[str, Any]:
     """Returns the result of one part, from the last message of its first worker."""
-    user = {"user": message["user"]} if message.get("user") else {}
+    more = {name: message[name] for name in ("best_epoch", "user") if message.get(name) not in (None, {})}
     return {
         **part._asdict(),
         "values": final_values(plan.objectives, message),
         "epochs": message.get("epochs"),
         "took_s": message["took_s"],
-        **user,
+        **more,
     }
 
 

@@ -56,8 +56,8 @@ class TrialReports:
         running.last_step = step
         number = running.pending.number
         self._search.report(number, step, value)
-        running.should_prune = running.should_prune or self._search.should_prune(number)
-        self._store.append(report_record(number, step, value))
+        running.should_prune = self._search.should_prune(number)  # an objective may continue, and then improve
+        self._store.append(report_record(number, step, value, self._search.num_rungs(number)))
 
     def answer(self, running: RunningTrial, should_continue: bool = True, up_to: float = math.inf) -> None:
         """Answers the parts that wait at this epoch or an earlier one."""

@@ -37,7 +37,8 @@ from unisono.training.prepare import prepare
 from unisono.training.progress import metrics_of
 from unisono.training.run_folder.provenance import provenance, sources_of
 from unisono.training.work_layout import set_up_algorithm
-from unisono.tuning.search.space import ALGORITHM, Space, defaults_of, space_of
+from unisono.tuning.search.own_settings import ALGORITHM
+from unisono.tuning.search.space import Space, defaults_of, space_of
 from unisono.tuning.workers.messages import Message, MessageQueue
 from unisono.tuning.workers.trial_worker import TrialRunner
 
@@ -129,7 +130,7 @@ class TaskTrialRunner(TrialRunner):
             "task": changed.task.name or Path(self.file).stem,
             "space": self.space.to_dict(),
             "fixed": self.fixed,
-            "first": first,
+            "first": defaults_of(parts.task, self.space, self.fixed),  # with the learning rate and optimizer of its front end
             "epochs": self.space.largest("epochs", changed.task.epochs),  # so that steps of two waves never have one number
             "metrics": dict(parts.comparable_metrics),
             KEY: dict(parts.averages),
@@ -202,6 +203,7 @@ class TaskTrialRunner(TrialRunner):
             "reason": ended.summary["reason"],
             "metrics": metrics_of(ended.summary["history"], ended.summary["best_epoch"]) if at.global_rank == 0 else {},
             "epochs": ended.summary["epochs"],
+            "best_epoch": ended.summary["best_epoch"],
             "all_lives_s": ended.summary["wall_s"],
         }
 

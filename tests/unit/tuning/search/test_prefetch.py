@@ -5,15 +5,20 @@ from __future__ import annotations
 import queue
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
-from typing import cast
+from typing import Any, cast
 
+import optuna
 import pytest
 
-from unisono.tuning.search.prefetch import MAX_PREFETCHED, Prefetcher
+from unisono.task.task import Range
+from unisono.tuning.search.prefetch import MAX_PREFETCHED, Prefetcher, ProposalsOnDemand
+from unisono.tuning.search.samplers import make_sampler, num_startup_trials
 from unisono.tuning.search.search import Proposal, Search
+from unisono.tuning.search.space import Dimension, Space
+from unisono.tuning.study.study import COMPLETE
 
 WAIT_S = 10.0
 
@@ -215,6 +220,53 @@ def test_a_waiting_block_is_woken(learns: bool, num_blocks: int, cost_s: float) 
         it.ahead.on_result(trial_s / num_blocks)
         found = it.take(trial_s)
         assert found is not None or it.is_at_work(), "a block is told to wait, and nobody makes what it waits for"
+
+
+SPACE = Space([Dimension("x", Range(-1.0, 1.0)), Dimension("n", Range(1, 99), is_integer=True)])
+
+
+@pytest.mark.parametrize("name", ["random", "tpe", "gp", "cmaes", "evolution"])
+def test_a_single_block_gets_the_points_that_optuna_draws_with_the_seed(name: str) -> None:
+    """In a task, whose space is known; a point that was tried before is drawn again. However long a proposal takes, no other
+    search proposes."""
+    num_trials = 13 if name == "gp" else 30
+    search = Search(SPACE, name, [False], 3, num_trials=num_trials, has_fallback=True, is_sequential=True)
+    proposals = ProposalsOnDemand(search)
+    study = optuna.create_study(sampler=make_sampler(optuna, name, 3, num_startup_trials(name, num_trials), conditional=False))
+    tried = list[Mapping[str, Any]]()
+    for number in range(num_trials):
+        proposal = proposals.next_proposal(1e-9)
+        for trial in iter(study.ask, None):
+            values = {"x": trial.suggest_float("x", -1.0, 1.0), "n": trial.suggest_int("n", 1, 99)}
+            if values not in tried:
+                break
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        assert proposal.values == values, number
+        tried.append(values)
+        search.start_trial(number, proposal)
+        search.tell(number, COMPLETE, [value := values["x"] ** 2 * values["n"]])
+        study.tell(trial, value)
+        proposals.on_result(1e-9)
+
+
+def test_random_points_of_a_task_are_those_of_the_seed_with_any_number_of_blocks() -> None:
+    def points(num_blocks: int) -> list[Mapping[str, Any]]:
+        woken: queue.Queue[None] = queue.Queue()
+        proposals = Prefetcher(Search(SPACE, "random", [False], 3), num_blocks, lambda: woken.put(None))
+        found = list[Mapping[str, Any]]()
+        try:
+            while len(found) < 20:
+                if (one := proposals.next_proposal(1.0)) is None:
+                    woken.get(timeout=WAIT_S)
+                else:
+                    found.append(one.values)
+                    proposals.on_result(0.1)
+        finally:
+            proposals.close()
+        return found
+
+    alone = ProposalsOnDemand(Search(SPACE, "random", [False], 3, is_sequential=True))
+    assert points(2) == points(5) == [alone.next_proposal(1.0).values for _ in range(20)]
 
 
 @pytest.mark.parametrize("where", ["propose", "withdraw"])

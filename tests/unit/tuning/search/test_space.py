@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+import torch
 
 import unisono as un
 from unisono.errors import UsageError
-from unisono.tuning.search.space import Space, defaults_of, space_from_dict, space_of
+from unisono.tuning.search.search import Search
+from unisono.tuning.search.space import Dimension, Space, defaults_of, space_from_dict, space_of
 
 
 def model(
@@ -103,6 +105,8 @@ REFUSED = {
     "[lr]\nchoice=[]": "at least one value",
     "[lr]\nchoice=[1]\nlow=2": "has choice and also low, high or log",
     "[lr]\nfixed=1\nlow=2": "has fixed and other keys",
+    "[model.act]\nnone=true\nchoice=['relu']": "has none and other keys",
+    "[model.act]\nnone='yes'": "none of model.act in .* must be true, which fixes it to None; received 'yes'",
     "[lr]": r"\[lr\] in the space .* is empty",
     "lr=3": r"lr = 3 in the space .* is not a dimension; write \[lr\]",
     "[lr": "is not valid TOML",
@@ -267,6 +271,46 @@ def test_whole_dimensions_have_whole_defaults() -> None:
     task = un.Task(model=other, data=data)
     found = defaults_of(task, space_of(task), {})
     assert found["model.width"] == 3 and type(found["model.width"]) is int
+
+
+def unannotated(rate=0.5, depth=2, noise: Annotated[Any, un.Range(0, 2)] = 1.0) -> Any:  # type: ignore[no-untyped-def]
+    return rate, depth, noise
+
+
+def test_a_range_is_of_real_numbers_where_the_default_or_what_takes_it_says_so() -> None:
+    """Optimisers, schedules and algorithms say so by their annotations."""
+    ends = ("model.rate", "model.depth", "optimizer.momentum", "schedule.final_factor", "loss.label_smoothing", "algorithm.period")
+    task = un.Task(
+        model=unannotated,
+        data=data,
+        loss="cross_entropy",
+        schedule="cosine",
+        space={**dict.fromkeys(ends, un.Range(0, 1)), "algorithm.period": un.Range(1, 2), "algorithm": un.Choice("local_sgd")},
+    )
+    space = space_of(task)
+    whole = {one.name for one in space.dimensions if one.is_integer}
+    assert whole == {"model.depth", "data.size", "algorithm.period"}
+    search = Search(space, "random", [False], seed=1)
+    drawn = [search.propose().values for _ in range(50)]
+    for name in ends[:1] + ends[2:5]:
+        assert len({values[name] for values in drawn}) == 50 and all(0 <= values[name] <= 1 for values in drawn), name
+    assert {values["model.depth"] for values in drawn} == {0, 1}
+
+
+OPTIMIZERS = {None: torch.optim.SGD, "sgd": torch.optim.SGD, "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+
+
+@pytest.mark.parametrize("is_searched", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_first_trial_has_the_optimizers_own_options(name: str | None, is_searched: bool) -> None:
+    """Those that the task leaves out are as torch makes them."""
+    made = OPTIMIZERS[name]([torch.zeros(1)]).defaults
+    own = {f"optimizer.{key}": made[key] for key in ("momentum", "weight_decay", "eps", "alpha") if key in made}
+    dimensions = [Dimension(option, un.Range(0, 1)) for option in own]
+    if is_searched:
+        dimensions.insert(0, Dimension("optimizer", un.Choice("adagrad", "sgd", "adam", "rmsprop")))
+        own["optimizer"] = name or "sgd"
+    assert defaults_of(un.Task(model=model, data=data, optimizer=name), Space(dimensions), {}) == own
 
 
 def test_a_task_may_say_its_space() -> None:

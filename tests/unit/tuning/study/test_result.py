@@ -15,6 +15,7 @@ import pytest
 
 import unisono as un
 from unisono.errors import UsageError
+from unisono.start_training import train_config
 from unisono.task.name_value import parse
 from unisono.tuning.search.space import defaults_of, space_from_dict, space_of
 from unisono.tuning.study.export import to_optuna
@@ -168,10 +169,14 @@ def test_the_file_of_the_best_is_taken_as_a_space_where_nothing_is_left_to_searc
     assert not space.dimensions and space.fixed["lr"] == POINT["lr"]
 
 
-def test_the_file_of_the_best_says_what_it_cannot_say(tmp_path: Path) -> None:
-    text = best_file(of_one(tmp_path, {**POINT, "model.extra": None})).read_text()
-    assert "# model.extra is none, which TOML cannot express" in text and "[model.extra]" not in text
-    assert "trial 0" in text and "val_accuracy 0.5" in text
+def test_a_setting_that_is_none_comes_back_from_the_file_of_the_best(tmp_path: Path) -> None:
+    """TOML has no null, so the file has a word of its own for it."""
+    point = {**POINT, "model.extra": None, "algorithm": "allreduce"}
+    file = best_file(of_one(tmp_path, point))
+    assert tomllib.loads(file.read_text())["model"]["extra"] == {"none": True}
+    space = space_of(TASK, file)
+    assert space.fixed == {**FIXED, **point} and not space.dimensions, "nothing is left to search"
+    assert "trial 0" in file.read_text() and "val_accuracy 0.5" in file.read_text()
 
 
 def named(größe: Annotated[int, un.Range(1, 9)] = 2) -> Any:
@@ -223,7 +228,7 @@ def test_the_closing_message_has_the_result_and_the_next_command(tmp_path: Path)
     study_in(tmp_path, proposal_record(0, POINT), end_record(0, 0, COMPLETE, [0.5, 2.0], 1.0, details={"spread": 0.0123}))
     about, best = best_of(tmp_path)
     lines = describe_best(tmp_path, best, about, OBJECTIVES, 6).splitlines()
-    assert lines[0] == "best: trial 0, val_accuracy 0.5, time_s 2 ± 0.012 over 6 trainings"
+    assert lines[0] == "best: trial 0, val_accuracy 0.5 ± 0.012, time_s 2 over 6 trainings", "of the first objective"
     assert lines[1] == f"to train with its settings: {command_of(about, best)}"
     assert lines[2] == f"on training and validation data together: unisono train 'examples/my digits.py' --from-study {tmp_path}"
     of_objective = describe_best(tmp_path, best, {**about, "task_file": None}, OBJECTIVES, 1)
@@ -260,6 +265,37 @@ def test_files_that_the_study_has_accepted_are_those_of_the_study(tmp_path: Path
     sources = {"digits.py": hashlib.sha256(b"task = 2\n").hexdigest()}
     make_study(folder, about_of(sources=sources), accept_changes=True)
     assert best_settings(folder, file, accept_changes=False).changes == {**FIXED, **POINT}
+
+
+@pytest.mark.parametrize(
+    ("metric", "parts", "expected"),
+    [
+        ("best_val_loss", [{"epochs": 9, "best_epoch": 5}, {"epochs": 6, "best_epoch": 2}, {"epochs": 5, "best_epoch": 0}], 3),
+        ("best_val_loss", [{"epochs": 6}, {"epochs": 9}], 8),
+        ("val_loss", [{"epochs": 6, "best_epoch": 0}, {"epochs": 6, "best_epoch": 3}], 6),
+        ("val_loss", [{}], None),
+    ],
+    ids=["weights of the best epoch", "a study of an earlier version", "final weights", "nothing is known"],
+)
+def test_the_last_training_has_the_mean_epochs_of_the_best_trials_parts(
+    tmp_path: Path, metric: str, parts: list[dict[str, int]], expected: int | None
+) -> None:
+    """And does not stop early, as it has no validation data; what the user gives goes before."""
+    file = tmp_path / "digits.py"
+    file.write_bytes(b"task = 1\n")
+    about = about_of(objectives=[{"metric": metric, "higher_is_better": False}], fixed={"epochs": 60, "patience": 3})
+    point = {"lr": 0.5}
+    study_in(
+        tmp_path / "study", proposal_record(0, point), end_record(0, 0, COMPLETE, [0.5], 1.0, details={"parts": parts}), about=about
+    )
+    assert best_settings(tmp_path / "study", file, accept_changes=False).epochs == expected
+    given = {"from_study": str(tmp_path / "study")}
+    assert train_config(str(file), given).changes == {**point, "patience": 3, "epochs": expected or 60}
+    assert train_config(str(file), {**given, "epochs": 4}).changes["epochs"] == 4
+    for name, shown in (("patience", "--patience 3"), ("target", "--target 3"), ("monitor", "--best 3")):
+        for joined in (given, {"all_data": True}):
+            with pytest.raises(UsageError, match=f"{shown} needs validation data, which --all-data and --from-study train on"):
+                train_config(str(file), {**joined, "set": {name: 3}})
 
 
 # ---- models --------------------------------------------------------------------------------------------------------------

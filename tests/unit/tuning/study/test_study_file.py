@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from unisono.errors import CannotWrite, UsageError
-from unisono.tuning.study.study_file import known_sources, make_study, read_study, weights_of
+from unisono.tuning.study.study_file import known_sources, make_study, read_study, space_of, weights_of
 
 SAMPLES: Mapping[str, Any] = {"num_samples": 3, "description": "d", "order": None, "labels": "a", "values": {"[0]": [1.0, 1.0]}}
 ABOUT: Mapping[str, Any] = {
@@ -47,6 +47,41 @@ def test_a_study_keeps_the_weights_by_which_it_ranks(tmp_path: Path) -> None:
     assert weights_of(tmp_path / "old", {**ABOUT, "weights": "best"}) == "final"
     make_study(tmp_path / "made", {**ABOUT, "weights": "best"})
     assert weights_of(tmp_path / "made", {**ABOUT, "weights": "final"}) == "best"
+
+
+def test_an_older_study_keeps_the_whole_numbers_that_it_was_made_with(tmp_path: Path) -> None:
+    """Where nothing else of the task has changed: earlier versions read ranges without a type by their ends alone."""
+    dimension = {"name": "model.rate", "low": 0, "high": 1, "log": False, "when": {}}
+    then, now = ({**ABOUT, "space": {"dimensions": [{**dimension, "whole": one}], "fixed": {}}} for one in (True, False))
+    assert space_of(tmp_path, now) == now["space"], "a new study"
+    make_study(tmp_path, then)
+    assert space_of(tmp_path, now) == then["space"]
+    make_study(tmp_path, {**now, "space": space_of(tmp_path, now)})
+    changed = {**now, "sources": {"digits.py": "other"}}
+    assert space_of(tmp_path, changed) == now["space"], "the user has changed it"
+    wider = {**now, "space": {"dimensions": [{**dimension, "high": 2, "whole": False}], "fixed": {}}}
+    assert space_of(tmp_path, wider) == wider["space"]
+
+
+def test_another_objective_of_the_same_source_is_refused_unless_it_is_accepted(tmp_path: Path) -> None:
+    objective = {**ABOUT, "space": None, "sources": {"objective": "abc"}, "samples": {}}
+    then, now = ({**objective, "captured": {"target": target, "scale": "1"}} for target in ("-3", "4"))
+    make_study(tmp_path / "old", objective)
+    assert make_study(tmp_path / "old", now) == make_study(tmp_path / "old", then), "an older version recorded nothing of it"
+    folder = tmp_path / "new"
+    make_study(folder, then)
+    assert make_study(folder, then) == make_study(folder, objective | {"captured": then["captured"]})
+    with pytest.raises(UsageError) as refused:
+        make_study(folder, now)
+    assert str(refused.value) == (
+        f'the objective has changed since the study {folder} was made: captured.target "-3" before, "4" now. If that changes no '
+        "result, add accept_changes=True to resume; else give another out"
+    )
+    assert make_study(folder, now, accept_changes=True)["accepted"][0]["captured"] == now["captured"]
+    for known in (then, now):
+        make_study(folder, known)
+    with pytest.raises(UsageError, match="the objective has changed"):
+        make_study(folder, {**objective, "captured": {"target": "5", "scale": "1"}})
 
 
 def test_what_may_differ_from_job_to_job(tmp_path: Path) -> None:

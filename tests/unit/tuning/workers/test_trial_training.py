@@ -12,6 +12,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
+import unisono as un
 from tests.system.studies import written_task
 from unisono import run as runs
 from unisono.comm.base import Communicator
@@ -23,7 +24,7 @@ from unisono.task.train_config import TrainConfig
 from unisono.testing.thread_communicator import run_threads
 from unisono.training.run_hooks import RunHooks
 from unisono.training.trainer import Trainer
-from unisono.tuning.search.space import ALGORITHM
+from unisono.tuning.search.own_settings import ALGORITHM
 from unisono.tuning.workers import trial_training
 from unisono.tuning.workers.trial_training import TaskTrialRunner, boundary_points, put_aside
 
@@ -108,6 +109,19 @@ def test_points_have_every_value_and_keep_conditions(task: str) -> None:
     assert all(("algorithm.period" in point) == (point[ALGORITHM] == "local_sgd") for point in points)
     assert {point.get("algorithm.period") for point in points} == {None, 2, 8}
     assert {point["global_batch"] for point in points if point[ALGORITHM] == "allreduce"} == {6, 12, 18}
+
+
+def test_the_first_trial_has_the_learning_rate_that_a_training_of_the_task_has(task: str, tmp_path: Path) -> None:
+    """Though the task names none, nor an optimizer."""
+    file = Path(task)
+    file.write_text(file.read_text().replace(" lr=0.1,", ""))
+    plain = un.train(task, out=tmp_path / "run", show=False)
+    assert json.loads((plain.out / "config.json").read_text())["settings"]["lr"] == 0.01
+    space = (
+        "[lr]\nlow = 1e-3\nhigh = 1.0\nlog = true\n[optimizer]\nchoice = ['adam', 'sgd']\n[optimizer.momentum]\nlow = 0\nhigh = 1\n"
+    )
+    first = work(task, space + "when = { optimizer = 'sgd' }\n").describe()["first"]
+    assert first == {"model.width": 4, "model.bias": True, "lr": 0.01, "optimizer": "sgd", "optimizer.momentum": 0.0}
 
 
 def test_a_worker_with_other_data_than_the_study_is_refused(task: str) -> None:
