@@ -11,7 +11,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 INDEX = RESULTS / "README.md"
 PAGES = sorted(file for file in RESULTS.glob("*.md") if file != INDEX)
 SECTIONS = ("# How to repeat it\n", "# What was not measured\n")
-WITHOUT_PICTURE = {"horovod_programs", "invariance", "invariance_gpu", "kill_fuzz", "slurm_chain"}
+WITHOUT_PICTURE = {"horovod_programs", "invariance", "invariance_gpu", "kill_fuzz", "programs_of_others", "slurm_chain"}
 """Their tables hold hashes, counts and exit codes."""
 MOST_WORDS_OUTSIDE_THE_TABLE = 150
 

@@ -56,6 +56,8 @@ def compile_as(module: KerasModule, loss: Any, metrics: Sequence[Any]) -> None:
                 raise UsageError(f"the task and compile() of the Keras model {name} both give {what}; leave one out")
         return
     says_it_itself = not type(model).compute_loss.__module__.startswith("keras.") or bool(model.losses)
+    if model.compiled and says_it_itself and loss is None and not metrics:
+        return  # compiling it again would drop its metrics, and its compile() may be its own, with other arguments
     if loss is None and not says_it_itself:
         raise UsageError(
             f"the Keras model {name} has no loss; compile it with one, or name one in the task, e.g. loss='cross_entropy'"
