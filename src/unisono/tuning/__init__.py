@@ -1,5 +1,4 @@
 """SEARCH for the settings of a task: trials in blocks of workers, inside one allocation or over many jobs.
 
-Imported by api, commands and start_training; imports algorithms, cluster, comm, data, files, launch, observe, run, stopping, task
-and training.
+Imported by api, commands and start_training; imports many packages.
 """

@@ -30,7 +30,7 @@ def test_options_become_a_configuration() -> None:
     words = (
         *("--epochs", "3", "--lr", "1", "--best", "val_f1", "--set", "model.width=4", "--algorithm", "gem", "--servers", "2"),
         *("--out", "run", "--time-limit", "30", "--checkpoint-every", "500", "--keep", "1", "--silence", "5", "--monitor"),
-        *("--all-data", "--threads", "2", "--init-from", "w.pt", "--max-steps", "7", "--hash-every", "2", "--quiet"),
+        *("--threads", "2", "--init-from", "w.pt", "--max-steps", "7", "--hash-every", "2", "--quiet"),
     )
     found = configured(*words)
     assert found.changes == {"epochs": 3, "lr": 1, "monitor": "val_f1", "model.width": 4}
@@ -42,7 +42,8 @@ def test_options_become_a_configuration() -> None:
         "500",
     )
     assert (found.keep, found.silence_s, found.monitor, found.threads, found.init_from) == (1, 5.0, True, 2, "w.pt")
-    assert (found.max_steps, found.hash_every, found.quiet, found.division) == (7, 2, True, {"fold": None})
+    assert (found.max_steps, found.hash_every, found.quiet, found.division) == (7, 2, True, None)
+    assert configured("--all-data").division == {"fold": None}
     assert found.command == ("unisono", "train", "task.py", *words)
 
 

@@ -1,6 +1,6 @@
 """Losses as sums with their denominators, so that the mean over any number of workers is exact.
 
-Imported by keras/, metrics, predict and training; imports model.
+Imported by keras/, metrics, predict, training and tuning; imports model.
 """
 
 from __future__ import annotations

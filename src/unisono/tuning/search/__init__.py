@@ -1,4 +1,4 @@
 """The search: the space, samplers and pruners, prefetched proposals, the queue of trials.
 
-Imported by study/, tuning and workers/; imports algorithms, study/ and task.
+Imported by study/, tuning and workers/; imports algorithms, model, optim, study/ and task.
 """
