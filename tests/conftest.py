@@ -176,6 +176,11 @@ def _newest_process() -> str:
     return Path("/proc/loadavg").read_text().split()[-1]
 
 
+OF_KERNEL = (0, 2)
+"""Parents of threads of the kernel, which have no variables."""
+STARTS_WITHIN_S = 1.0
+"""Another process without variables is looked at again for so long."""
+
 _seen: dict[int, bool] = {}
 """Process number -> whether it descends from this session. Each process is asked once: asking all at every test costs minutes."""
 
@@ -186,7 +191,10 @@ def _descendants() -> list[psutil.Process]:
     for pid in _seen.keys() - now:
         del _seen[pid]
     for pid in sorted(now - _seen.keys()):  # a parent before its children, but where the numbers began again
-        _seen[pid] = _descends(pid)
+        deadline = monotonic() + STARTS_WITHIN_S
+        while (is_ours := _descends(pid)) is None and monotonic() < deadline:
+            sleep(0.01)
+        _seen[pid] = bool(is_ours)
     found = []
     for pid in (pid for pid, is_ours in _seen.items() if is_ours):
         with suppress(psutil.NoSuchProcess):
@@ -195,14 +203,20 @@ def _descendants() -> list[psutil.Process]:
     return [process for process in found if "multiprocessing.resource_tracker" not in _describe(process)]
 
 
-def _descends(pid: int) -> bool:
-    with suppress(OSError, psutil.NoSuchProcess):  # it ended while we looked, or belongs to somebody else
-        parent = psutil.Process(pid).ppid()
+def _descends(pid: int) -> bool | None:
+    """Whether it is a descendant of this process; None where that cannot be known yet: an orphan that is just starting its program
+    has no variables for a moment."""
+    try:
+        process = psutil.Process(pid)
+        parent = process.ppid()
         if parent == os.getpid() or _seen.get(parent, False):
             return True
-        if f"{MARK}=1".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            return pid != os.getpid()
-    return False
+        variables = Path(f"/proc/{pid}/environ").read_bytes()
+        if not variables:
+            return False if parent in OF_KERNEL or process.status() == psutil.STATUS_ZOMBIE else None
+    except (OSError, psutil.NoSuchProcess):  # it ended while we looked, or belongs to somebody else
+        return False
+    return f"{MARK}=1".encode() in variables.split(b"\0") and pid != os.getpid()
 
 
 def _describe(process: psutil.Process) -> str:

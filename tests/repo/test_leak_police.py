@@ -40,8 +40,11 @@ LEAKS = {
         "thread forgotten",
         """
         import threading
+        from types import SimpleNamespace
         def test_leaks(keep):
-            threading.Thread(target=threading.Event().wait, args=(3,), name="forgotten").start()
+            end = threading.Event()
+            threading.Thread(target=end.wait, name="forgotten").start()
+            keep.append(SimpleNamespace(close=end.set))
         """,
     ),
     "daemon thread of ours": (
