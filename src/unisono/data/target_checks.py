@@ -38,7 +38,8 @@ def check_targets(
         rows, targets = None, None if name in OF_SHARES and isinstance(origin(source)[0], Items) else source.targets()
         if targets is None and name in OF_SHARES:
             rows, targets = _sampled_targets(source)
-        if targets is not None and (name not in OF_CLASSES or targets.ndim == len(shape) or (name == "dice" and shape[1] == 1)):
+        are_shares = name not in OF_CLASSES or (name == "dice" and shape[1] == 1)
+        if targets is not None and (are_shares or targets.shape[1:] == tuple(shape[1:])):
             _check_shares(part, targets, rows, name, ignored)
         elif name in OF_CLASSES and len(shape) >= 2:
             check_labels(part, source, shape[1], ignored)
