@@ -96,7 +96,7 @@ def _known(function: Callable[..., Any]) -> tuple[str | None, bool | None]:
     """Returns what a loss of torch reads outputs as, and whether its targets are one-hot; None for any other function."""
     options: dict[str, Any] = {}
     while isinstance(function, partial):
-        function, options = function.func, {**function.keywords, **options}
+        options, function = {**function.keywords, **options}, function.func
     if isinstance(function, nn.PoissonNLLLoss) or function is functional.poisson_nll_loss:
         return (LOGARITHMS if getattr(function, "log_input", options.get("log_input", True)) else NUMBERS), False
     kind = type(function) if isinstance(function, nn.Module) else function
