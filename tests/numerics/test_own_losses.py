@@ -95,6 +95,53 @@ def test_means_over_the_samples_that_keep_another_axis_are_refused(tmp_path: Pat
     assert [found["metrics"][f"val_{name}"] for name in ("loss", "squares")] == pytest.approx([expected] * 2, rel=1e-6)
 
 
+def test_means_over_the_samples_are_refused_without_validation_data(tmp_path: Path) -> None:
+    """A batch of four gives four means, as many as there are samples."""
+    task = un.Task(model=model_of(C), data=lambda: un.Splits(train=(SCORES, ROWS)), loss=column_means, lr=0.1, global_batch=4)
+    with (
+        single_process_communicator() as comm,
+        pytest.raises(UsageError, match=r"'column_means' returned 4 values for one sample and for two.*of the training data"),
+    ):
+        execute(TrainConfig("", out=str(tmp_path / "run")), comm, task=task)
+
+
+class TimeFirst(nn.Module):
+    """Its outputs have the shape (places, samples), as those of a recurrent layer without batch_first."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.scale * inputs.T
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+
+def of_time_first(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.T - targets).square().mean(1)
+
+
+def of_time_means(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.mean(0) - targets.mean(1)).square()
+
+
+def of_several_samples(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    outputs = outputs.squeeze()
+    return (outputs - targets.squeeze()).square().sum(), len(outputs)
+
+
+@pytest.mark.parametrize("own", [of_time_first, of_time_means])
+def test_outputs_may_have_another_axis_first_than_the_sample(tmp_path: Path, own: Any) -> None:
+    found = train(tmp_path, TimeFirst, (SCORES, ROWS), loss=own, metrics=(own,))["metrics"]
+    each = (2 * SCORES - ROWS) ** 2 if own is of_time_first else (2 * SCORES - ROWS).mean(1) ** 2
+    assert found["val_loss"] == pytest.approx(each.mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"loss": of_several_samples}, {"loss": "mse", "metrics": (of_several_samples,)}])
+def test_an_own_function_may_need_more_than_one_sample(tmp_path: Path, settings: Any) -> None:
+    found = train(tmp_path, model_of(1), (BITS + SCORES[:, :1], BITS), **settings)["metrics"]
+    assert found["val_loss"] == pytest.approx((SCORES[:, 0] ** 2).mean(), rel=1e-5)
+
+
 def test_models_in_half_precision_do_not_round_targets_and_weights(tmp_path: Path) -> None:
     values = (300 + 3 * DRAW.standard_normal((N, 1))).astype("float32")
     inputs, weights = values + 2, DRAW.random(N).astype("float32")

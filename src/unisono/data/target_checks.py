@@ -11,10 +11,9 @@ import numpy.typing as npt
 from unisono.data.batch import label_array
 from unisono.data.checks import check_labels, origin
 from unisono.data.data_differences import PART_NAMES
-from unisono.data.fingerprint import sampled_rows
+from unisono.data.fingerprint import DATASETS, sampled_rows
 from unisono.data.random_streams import seeded_generators
 from unisono.data.source import Indices, Source
-from unisono.data.sources.sequence import Items
 from unisono.errors import UsageError
 
 OF_CLASSES = frozenset({"cross_entropy", "nll", "focal", "dice"})
@@ -35,10 +34,11 @@ def check_targets(
         return
     for part, source in parts.items():
         # The labels that a data set of torch shows may not be those that it gives: it may change them as it is read.
-        rows, targets = None, None if name in OF_SHARES and isinstance(origin(source)[0], Items) else source.targets()
+        rows, targets = None, None if name in OF_SHARES and type(origin(source)[0]).__module__ == DATASETS else source.targets()
         if targets is None and name in OF_SHARES:
             rows, targets = _sampled_targets(source)
-        if targets is not None and (name not in OF_CLASSES or targets.ndim == len(shape) or (name == "dice" and shape[1] == 1)):
+        are_shares = name not in OF_CLASSES or (name == "dice" and shape[1] == 1)
+        if targets is not None and (are_shares or targets.shape[1:] == tuple(shape[1:])):
             _check_shares(part, targets, rows, name, ignored)
         elif name in OF_CLASSES and len(shape) >= 2:
             check_labels(part, source, shape[1], ignored)

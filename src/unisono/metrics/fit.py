@@ -43,13 +43,17 @@ def refuse_unfit(metrics: Sequence[Metric], reading: Reading) -> None:
 
 def refuse_batch_means(function: CustomLoss | CustomMean, outputs: Any, targets: Any, weights: Tensor | None) -> None:
     """Refuses a user's function that returns as many values for the first sample as for the first two: they are means over the
-    samples, of which another axis is kept."""
-    if any(len(leaf) < 2 for _, leaf in leaves(targets)):
+    samples, of which another axis is kept. Says nothing where two samples cannot be cut into one: the first axis of the outputs may
+    be another, e.g. the time, and a function may need several samples."""
+    if not all(isinstance(leaf, Tensor) and leaf.shape[:1] in ((), (2,)) for _, leaf in leaves((outputs, targets))):
         return
     counts = []
     for num in (1, 2):
         first = partial(map_tree, lambda leaf: leaf[:num] if leaf.dim() else leaf)  # noqa: B023 - it is called here
-        found = function.values(first(outputs), first(targets), None if weights is None else weights[:num])
+        try:
+            found = function.values(first(outputs), first(targets), None if weights is None else weights[:num])
+        except Exception:  # noqa: BLE001 - whatever a user's function raises for what it never gets in a training
+            return
         counts.append(None if isinstance(found, tuple) else torch.as_tensor(found).numel())
     if counts[0] is not None and counts[0] == counts[1]:
         raise UsageError(

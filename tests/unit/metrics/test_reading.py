@@ -17,7 +17,7 @@ from torch.nn import functional
 from unisono.errors import UsageError
 from unisono.metrics import GatheredMetric, resolve_metrics
 from unisono.model.losses import Reading, resolve_loss
-from unisono.model.losses.base import LOGITS, NUMBERS, PROBABILITIES
+from unisono.model.losses.base import LOGARITHMS, LOGITS, NUMBERS, PROBABILITIES
 
 N, C = 120, 4
 RANDOM = torch.Generator().manual_seed(7)
@@ -158,6 +158,10 @@ def test_an_own_loss_says_what_its_outputs_and_targets_are() -> None:
         (partial(functional.binary_cross_entropy, reduction="none"), PROBABILITIES, False),
         (partial(functional.cross_entropy, reduction="none"), LOGITS, True),
         (partial(functional.mse_loss, reduction="none"), NUMBERS, False),
+        (nn.PoissonNLLLoss(reduction="none"), LOGARITHMS, False),
+        (nn.PoissonNLLLoss(log_input=False, reduction="none"), NUMBERS, False),
+        (partial(functional.poisson_nll_loss, reduction="none"), LOGARITHMS, False),
+        (partial(functional.poisson_nll_loss, reduction="none", log_input=False), NUMBERS, False),
         (nn.TripletMarginLoss(reduction="none"), None, None),
     ],
 )

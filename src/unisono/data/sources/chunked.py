@@ -23,7 +23,7 @@ from unisono.data.sharding_plan import Windows
 from unisono.data.source import Indices, Source
 from unisono.data.sources.array_keys import chosen_keys
 from unisono.data.sources.file_list import Files, expand, file_facts, missing_key, unreadable
-from unisono.data.sources.packed_values import Unpacked, packing_of
+from unisono.data.sources.packed_values import ATTRIBUTES, Unpacked, packing_of
 from unisono.data.sources.recent_reads import RecentlyUsed
 from unisono.data.tree import leaves, map_tree, num_rows
 from unisono.errors import UsageError
@@ -107,8 +107,8 @@ class ChunkedFiles(Source):
         return array
 
     def _attributes(self, array: Any) -> Mapping[str, Any]:
-        """Returns what is written beside an open array, by name."""
-        return dict(array.attrs)
+        """Returns what is written beside an open array on how it is packed, by name."""
+        return {name: array.attrs[name] for name in ATTRIBUTES if name in array.attrs}
 
     def _unpacked(self, readable: Any, array: Any, file: str, key: str) -> Any:
         """Returns the same for the numbers that an array stands for, where they are stored packed."""

@@ -22,8 +22,8 @@ class HDF5(ChunkedFiles):
     and a shuffle takes whole chunks too, so that each is read once in an epoch. Arrays in one piece are mapped into memory.
     Needs the package h5py. Local.
 
-    Numbers that are packed by the CF conventions of netCDF (the attributes scale_factor, add_offset, _FillValue and
-    missing_value) are unpacked; missing values are NaN, and refused in whole numbers without a scale.
+    Numbers that are packed by the CF conventions of netCDF (the attributes scale_factor, add_offset, _FillValue,
+    missing_value and _Unsigned) are unpacked; missing values are NaN, and refused in whole numbers without a scale.
 
     Without `inputs`, the file must hold exactly one usual pair of names: x and y, inputs and targets, features and labels,
     images and labels, images and masks, data and labels, and the like. An unknown key is refused with the nearest names; so

@@ -1,6 +1,8 @@
 """Numbers that are stored packed, by the CF conventions of netCDF, as attributes of an array of HDF5 or Zarr say:
 
 value = stored * scale_factor + add_offset      missing where stored is _FillValue or missing_value
+
+where the bits of stored are whole numbers with the other sign if _Unsigned says so (netCDF).
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,10 @@ from unisono.errors import UsageError
 
 SCALES = ("scale_factor", "add_offset")
 FILLS = ("_FillValue", "missing_value")
+UNSIGNED = "_Unsigned"
+ATTRIBUTES = (*SCALES, *FILLS, UNSIGNED)
+MEANT: Mapping[tuple[str, str], str] = MappingProxyType({("i", "true"): "u", ("u", "false"): "i"})
+"""Kind of the stored numbers and what `_Unsigned` says -> the kind that is meant."""
 FLOAT64_IN_BASE64 = 12
 """Letters of such a text."""
 
@@ -76,12 +83,19 @@ class Unpacked:
 def packing_of(array: Any, attributes: Mapping[str, Any], where: str) -> Packing | None:
     """Local: how an open array is packed, by its attributes; None if it is not."""
     kind = np.dtype(array.dtype).newbyteorder("=")
-    if kind.kind not in "iuf" or not any(name in attributes for name in (*SCALES, *FILLS)):
+    if kind.kind not in "iuf" or not any(name in attributes for name in ATTRIBUTES):
         return None
+    meant = _meant(kind, attributes.get(UNSIGNED))
     scale, offset = (float(_number(attributes, name, where, usual)) for name, usual in zip(SCALES, (1.0, 0.0), strict=True))
-    fills = (_as_stored(_number(attributes, name, where, np.nan), kind) for name in FILLS)
-    found = Packing(kind, scale, offset, tuple(fill for fill in fills if fill is not None))
+    fills = (_as_stored(_number(attributes, name, where, np.nan), kind, meant) for name in FILLS)
+    found = Packing(meant, scale, offset, tuple(fill for fill in fills if fill is not None))
     return None if found == Packing(kind) else found
+
+
+def _meant(kind: np.dtype[Any], unsigned: Any) -> np.dtype[Any]:
+    """Returns the type of the stored numbers as `_Unsigned` has it: netCDF-3 has no unsigned types."""
+    said = unsigned.decode() if isinstance(unsigned, bytes) else str(unsigned)
+    return np.dtype(f"{MEANT.get((kind.kind, said.lower()), kind.kind)}{kind.itemsize}")
 
 
 def _number(attributes: Mapping[str, Any], name: str, where: str, usual: float) -> float:
@@ -96,11 +110,14 @@ def _number(attributes: Mapping[str, Any], name: str, where: str, usual: float) 
         raise UsageError(f"the attribute {name} of {where} is {value!r}, not one number; correct or delete it") from None
 
 
-def _as_stored(fill: float, kind: np.dtype[Any]) -> float | None:
-    """Returns the number that stands for missing values in the type of the array; None where no stored number can be it, and for
+def _as_stored(fill: float, kind: np.dtype[Any], meant: np.dtype[Any]) -> float | None:
+    """Returns the number that stands for missing values in the type that is meant; None where no stored number can be it, and for
     NaN, which says so itself."""
     if kind.kind == "f":
         one = float(kind.type(fill))
         return None if np.isnan(one) else one
-    limits = np.iinfo(kind)
-    return int(fill) if limits.min <= fill <= limits.max and fill == int(fill) else None
+    for written in (meant, kind):
+        limits = np.iinfo(written)
+        if limits.min <= fill <= limits.max and fill == int(fill):
+            return int(np.array(int(fill), written).view(meant))
+    return None

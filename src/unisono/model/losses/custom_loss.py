@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unisono.errors import UsageError
-from unisono.model.losses.base import LOGITS, NUMBERS, PROBABILITIES, Loss, Reading, Weight, total
+from unisono.model.losses.base import LOGARITHMS, LOGITS, NUMBERS, PROBABILITIES, Loss, Reading, Weight, total
 from unisono.model.targets import across, one_tensor, refuse_other_number
 
 REMEDY = 'return one loss for each sample (reduction="none") or the pair (sum, weight)'
@@ -94,8 +94,11 @@ class CustomLoss(Loss):
 
 def _known(function: Callable[..., Any]) -> tuple[str | None, bool | None]:
     """Returns what a loss of torch reads outputs as, and whether its targets are one-hot; None for any other function."""
+    options: dict[str, Any] = {}
     while isinstance(function, partial):
-        function = function.func
+        options, function = {**function.keywords, **options}, function.func
+    if isinstance(function, nn.PoissonNLLLoss) or function is functional.poisson_nll_loss:
+        return (LOGARITHMS if getattr(function, "log_input", options.get("log_input", True)) else NUMBERS), False
     kind = type(function) if isinstance(function, nn.Module) else function
     return OF_TORCH.get(kind, (None, None)) if isinstance(kind, (type, FunctionType)) else (None, None)
 

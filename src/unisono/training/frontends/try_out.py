@@ -59,12 +59,16 @@ def try_parts(adapter: TorchAdapter, splits: Splits, task: Task, metrics: Sequen
                 refuse_batch_means(loss, seen.outputs, seen.targets, seen.weights)
         return seen
 
-    if not tries_train and task.step is None and metrics:
+    if not tries_train and task.step is None:
         what = f"the {PART_NAMES['train']} data"
         outputs = first_outputs(adapter.model, splits.train, adapter.device, what)
         batch = first_samples(splits.train, adapter.model, adapter.device)
+        _, targets, weights, *_ = (*(batch if isinstance(batch, tuple) else (batch,)), None, None)
+        if isinstance(loss, CustomLoss):
+            with _errors_name(f"the first samples of {what}"):
+                refuse_batch_means(loss, outputs, targets, weights)
         refuse_unfit(metrics, reading)
-        _refuse_targets(metrics, reading, outputs, batch[1] if len(batch) > 1 else None, splits.train, what)
+        _refuse_targets(metrics, reading, outputs, targets, splits.train, what)
     return try_metrics(metrics, reading, parts, evaluate)
 
 

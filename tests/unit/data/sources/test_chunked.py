@@ -279,6 +279,37 @@ def test_fill_values_where_xarray_writes_them_are_known(tmp_path: Path) -> None:
         assert np.array_equal(found, [[2.5], [np.nan]], equal_nan=True)
 
 
+@pytest.mark.parametrize("chunks", [None, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_signed_numbers_that_stand_for_unsigned_ones_are_read_as_these(tmp_path: Path, kind: Any, chunks: int | None) -> None:
+    """As in the files of weather satellites. Oracle: NumPy's view of the same bits."""
+    stored = np.array([[-2, 5], [-1, 32767], [-32768, 0]], np.int16)
+    meant = stored.view(np.uint16)
+    order = np.array([2, 0])
+    source = kind[0](write_packed(kind, tmp_path / "plain", stored, {"_Unsigned": "true"}, chunks), "x")
+    (found,) = source.read(order)
+    assert found.dtype == np.uint16
+    assert np.array_equal(found, meant[order])
+    source.close()
+    for fill in (-1, 65535):
+        attributes = {"_Unsigned": "true", "scale_factor": 0.5, "_FillValue": fill}
+        source = kind[0](write_packed(kind, tmp_path / f"scaled{fill}", stored, attributes, chunks), "x")
+        (found,) = source.read(np.arange(3))
+        assert np.array_equal(found, np.where(meant == 65535, np.nan, meant / 2).astype(np.float32), equal_nan=True)
+        source.close()
+
+
+def test_attributes_that_say_nothing_of_the_numbers_may_be_of_any_type(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        kind = h5py.h5t.STD_I32LE.copy()
+        kind.set_precision(24)
+        kind.set_size(3)
+        h5py.h5a.create(file.create_dataset("x", data=np.arange(4.0)).id, b"odd", kind, h5py.h5s.create(h5py.h5s.SCALAR))
+    source = HDF5(tmp_path / "a.h5", "x")
+    assert source.read(np.array([2]))[0].tolist() == [2.0]
+    source.close()
+
+
 def test_a_text_file_lists_the_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     write_hdf5(tmp_path / "sub" / "b.h5", numbered(0, 3))

@@ -77,6 +77,15 @@ def test_dice_checks_class_numbers_as_cross_entropy_does() -> None:
     try_loss("mse", nn.Conv2d(3, 1, 1), 255 * MASKS, PICTURES)
 
 
+@pytest.mark.parametrize("loss", ["cross_entropy", "focal", "dice"])
+def test_class_numbers_with_an_axis_too_many_are_no_shares(loss: str) -> None:
+    """The loss refuses their shape in its own words, as torch does."""
+    targets = np.arange(200)[:, None] % 3
+    try_loss(loss, nn.Linear(4, 3), targets)
+    with pytest.raises(UsageError, match=r"targets of shape \(2, 1\).* outputs (of shape )?\(2, 3\)"):
+        resolve_loss(loss)(torch.zeros(2, 3), torch.as_tensor(targets[:2]))
+
+
 class Transformed(torch.utils.data.Dataset[Any]):
     """Shows other labels than it gives, as data sets of torchvision do that have a transform of targets."""
 
