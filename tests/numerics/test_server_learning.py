@@ -223,6 +223,22 @@ def test_the_server_evaluates_with_buffers_that_are_not_saved(algorithm: str) ->
     assert done.history[-1]["metrics"]["val_loss"] == pytest.approx(held.item(), rel=1e-9)
 
 
+class Replacing(Net):
+    """Puts other tensors in the place of the values of its parameters, with the same numbers."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for parameter in self.parameters():
+            parameter.data = parameter.data.clone()
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize("algorithm", ["parameter_server", "downpour", "easgd"])
+def test_a_model_that_replaces_its_values_is_trained_with_the_weights_that_it_pulls(algorithm: str) -> None:
+    found, expected = (trained(task_of(model), algorithm, 2)[0] for model in (Replacing, Net))
+    for name, value in expected.items():
+        assert torch.equal(found[name], value)
+
+
 class WithTeacher(nn.Module):
     """Its teacher is a running mean of its weights; so a buffer or a frozen parameter."""
 
