@@ -239,6 +239,19 @@ def test_a_model_that_replaces_its_values_is_trained_with_the_weights_that_it_pu
         assert torch.equal(found[name], value)
 
 
+def test_virtual_workers_may_have_buffers_whose_elements_share_memory() -> None:
+    """As those of positions that are expanded over the batch."""
+
+    def model() -> nn.Module:
+        made = Net()
+        made.register_buffer("positions", torch.arange(6).expand(2, -1))
+        return made
+
+    found, expected = (trained(task_of(one), "downpour", 2)[0] for one in (model, Net))
+    assert torch.equal(found.pop("positions"), torch.arange(6).expand(2, -1))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
 class WithTeacher(nn.Module):
     """Its teacher is a running mean of its weights; so a buffer or a frozen parameter."""
 

@@ -111,7 +111,7 @@ class Clamping(nn.Module):
 
     def __init__(self, most: float = 0.3, narrows: bool = False) -> None:
         super().__init__()
-        self.net = mlp()
+        self.net: Any = mlp()
         self.most = most
         self.narrows = narrows
 
@@ -120,7 +120,8 @@ class Clamping(nn.Module):
             for parameter in self.net.parameters():
                 parameter.data = parameter.data.clamp(-self.most, self.most)
             if self.narrows:  # as one would cut channels off
-                self.net[2].bias.data = self.net[2].bias.data[:1]
+                last = self.net[2].bias
+                last.data = last.data[:1]
         return self.net(x)
 
 
