@@ -66,6 +66,14 @@ def test_metrics_of_keras_models_are_refused_where_the_loss_does_not_say_what_ou
     assert "the loss 'categorical_hinge' does not say whether the outputs are probabilities" in found["hinge"]["refused"]
 
 
+def test_a_metric_of_keras_that_returns_a_list_of_one_number_is_that_number(trained: tuple[Any, Any]) -> None:
+    """F1Score of a model with one output, as people use it for two classes."""
+    found, arrays = trained
+    assert "refused" not in found["one output"], found["one output"]
+    expected = sk.f1_score(arrays["one output/targets"].ravel(), arrays["one output/outputs"].ravel() > 0.5)
+    assert found["one output"]["metrics"]["val_f1_score"] == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_metric_of_keras_without_a_direction_judges_nothing(trained: tuple[Any, Any]) -> None:
     """Fewer false positives are better; whether a larger spread is, nobody says."""
     found, _ = trained

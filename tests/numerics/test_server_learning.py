@@ -223,6 +223,35 @@ def test_the_server_evaluates_with_buffers_that_are_not_saved(algorithm: str) ->
     assert done.history[-1]["metrics"]["val_loss"] == pytest.approx(held.item(), rel=1e-9)
 
 
+class Replacing(Net):
+    """Puts other tensors in the place of the values of its parameters, with the same numbers."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for parameter in self.parameters():
+            parameter.data = parameter.data.clone()
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize("algorithm", ["parameter_server", "downpour", "easgd"])
+def test_a_model_that_replaces_its_values_is_trained_with_the_weights_that_it_pulls(algorithm: str) -> None:
+    found, expected = (trained(task_of(model), algorithm, 2)[0] for model in (Replacing, Net))
+    for name, value in expected.items():
+        assert torch.equal(found[name], value)
+
+
+def test_virtual_workers_may_have_buffers_whose_elements_share_memory() -> None:
+    """As those of positions that are expanded over the batch."""
+
+    def model() -> nn.Module:
+        made = Net()
+        made.register_buffer("positions", torch.arange(6).expand(2, -1))
+        return made
+
+    found, expected = (trained(task_of(one), "downpour", 2)[0] for one in (model, Net))
+    assert torch.equal(found.pop("positions"), torch.arange(6).expand(2, -1))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
 class WithTeacher(nn.Module):
     """Its teacher is a running mean of its weights; so a buffer or a frozen parameter."""
 

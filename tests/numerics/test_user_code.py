@@ -103,6 +103,41 @@ def test_gradients_that_are_replaced_after_they_were_sent_are_refused() -> None:
         run_threads(2, body)
 
 
+# ---- values of parameters that user code replaces ------------------------------------------------------------------------
+
+
+class Clamping(nn.Module):
+    """Each forward pass in training puts other tensors in the place of the values of the parameters."""
+
+    def __init__(self, most: float = 0.3, narrows: bool = False) -> None:
+        super().__init__()
+        self.net: Any = mlp()
+        self.most = most
+        self.narrows = narrows
+
+    def forward(self, x: Tensor) -> Any:
+        if self.training:
+            for parameter in self.net.parameters():
+                parameter.data = parameter.data.clamp(-self.most, self.most)
+            if self.narrows:  # as one would cut channels off
+                last = self.net[2].bias
+                last.data = last.data[:1]
+        return self.net(x)
+
+
+@WORKERS
+def test_values_of_parameters_that_user_code_replaces_are_trained_as_in_plain_torch(num_workers: int) -> None:
+    whole = [step for step in steps() if len(step[0]) == BATCH]  # every worker has samples, thus a forward pass, in each step
+    expected = plain(Clamping(), heavy, whole, mean_square)
+    for found in learn(Clamping(), heavy, whole, num_workers):
+        assert_same(found, expected)
+
+
+def test_parameters_that_change_their_shape_in_a_training_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"net\.2\.bias got another shape, type or device after the training had begun"):
+        learn(Clamping(narrows=True), heavy, steps())
+
+
 # ---- parameters that are unfrozen, groups that are added -----------------------------------------------------------------
 
 FIRST_FREE = 4
@@ -179,6 +214,18 @@ def with_post_hook(model: nn.Module) -> Optimizer:
     return made
 
 
+def replacing_values(model: nn.Module) -> Optimizer:
+    """After each step the values of all parameters are other tensors."""
+    made = heavy(model)
+
+    def replace(*_: Any) -> None:
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clamp(-0.3, 0.3)
+
+    made.register_step_post_hook(replace)
+    return made
+
+
 def with_pre_hook(model: nn.Module) -> Optimizer:
     made = heavy(model)
     made.register_step_pre_hook(lambda optimizer, *_: clamp(optimizer))
@@ -212,6 +259,7 @@ def trained(model: nn.Module, make: Callable[[nn.Module], Optimizer]) -> Optimiz
 OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
     "post hook": with_post_hook,
     "pre hook": with_pre_hook,
+    "other values": replacing_values,
     "another step": with_another_step,
     "momentum": lambda model: trained(model, heavy),
     "Adam's state": lambda model: trained(model, lambda net: Adam(net.parameters(), lr=0.01)),

@@ -59,11 +59,11 @@ class KerasMetric(Metric):
         pairs = zip(self.metric.variables, totals, strict=True)
         with StatelessScope([(variable, total.astype(variable.dtype)) for variable, total in pairs]):
             found = ops.convert_to_numpy(self.metric.result())
-        if found.ndim:
+        if found.size != 1:  # F1Score has an axis of classes, also with a single output
             raise UsageError(
                 f"{self.label} returns {found.size} numbers, but epochs are compared by one number; average them (average='macro')"
             )
-        return float(found)
+        return float(found.item())
 
 
 def _direction(metric: Any, name: str) -> bool | None:

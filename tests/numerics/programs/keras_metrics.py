@@ -65,6 +65,7 @@ CASES: dict[str, tuple[Any, Any, str, Any, Sequence[Any]]] = {
     "own": (FLAT, ROWS, "softmax", own, ("f1",)),
     "own binary": (BINARY, BITS, "sigmoid", own, ("kappa",)),
     "hinge": (FLAT, ROWS, "softmax", "categorical_hinge", ("auc",)),
+    "one output": (BINARY, BITS, "sigmoid", "binary_crossentropy", (keras.metrics.F1Score(threshold=0.5),)),
     "counts": (BINARY, BITS, "sigmoid", "binary_crossentropy", (keras.metrics.FalsePositives(), spread)),
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unisono.model.flat import FlatLayout
+from unisono.model.flat import FlatLayout, is_dense
 from unisono.model.torch.parameters import Empty
 
 
@@ -24,12 +24,16 @@ class Buffers:
         # With `data` each has a version of its own; else autograd would take a change of one buffer for a change of all.
         moved = {buffer: views[name].copy_(buffer).data for name, buffer in named}
         self._kept: tuple[list[Tensor], dict[str, Tensor]] = ([], {})
+        counters = [one for one in self.counters() if one.layout is torch.strided]
+        spread = {one: one.contiguous() for one in counters if not is_dense(one)}  # expanded ones cannot be written
         self._owners: list[tuple[nn.Module, str, Tensor]] = []
         for module in model.modules():  # a buffer may have several owners
             for name, owned in module._buffers.items():
                 if owned in moved:
                     module._buffers[name] = moved[owned]
                     self._owners.append((module, name, moved[owned]))
+                elif owned in spread:
+                    module._buffers[name] = spread[owned]
 
     def statistics(self) -> list[Tensor]:
         """Returns the flat vectors, one for each type; a tensor that user code has put in the place of a view is copied back

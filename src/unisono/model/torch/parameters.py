@@ -83,6 +83,8 @@ class FlatParameters:
             views[name].copy_(parameter.detach())
             parameter.data = views[name]
             parameter.grad = self._gradient_views[number]
+        self._value_views = list(views.values())
+        self._addresses = [parameter.data_ptr() for parameter in self.tensors]
         self._watch_gradients()
         self._vectors = list(self.gradients.values())
         self._on_host = [vector.numpy() for vector in self._vectors if _is_small_on_cpu(vector)]
@@ -187,6 +189,7 @@ class FlatParameters:
 
     def end_backward(self) -> None:
         """Local, after a backward pass, also where there is none in this step: adds gradients that autograd made to the vectors."""
+        self._take_back_values()
         if not self._copies:
             self._take_back_all()
             return
@@ -305,6 +308,21 @@ class FlatParameters:
             self.used[number] = 1
             self._take_back(number, parameter)
 
+    def _take_back_values(self) -> None:
+        """Local, cheap: copies values that user code put in the place of views (`parameter.data = ...`) into the vector, which is
+        updated, sent and summed, and puts the views back."""
+        if [parameter.data_ptr() for parameter in self.tensors] == self._addresses:
+            return
+        for entry, parameter, view in zip(self.layout.entries, self.tensors, self._value_views, strict=True):
+            if parameter.data_ptr() == view.data_ptr():
+                continue
+            if (parameter.shape, parameter.dtype, parameter.device) != (view.shape, view.dtype, view.device):
+                raise UsageError(
+                    f"{entry.name} got another shape, type or device after the training had begun; change the model before that"
+                )
+            view.copy_(parameter.data)
+            parameter.data = view
+
     def scale(self, factor: float | Tensor) -> None:
         """Local: multiplies the gradient by a factor, which may be on the device."""
         if isinstance(factor, float) and len(self._on_host) == len(self._vectors):
@@ -341,13 +359,11 @@ class FlatParameters:
                 self._rule()
             increment_version(self.tensors)  # else a loss that was computed before would train on, with wrong gradients
             return
-        if everything:
-            optimizer.step()
-            return
         unused = np.flatnonzero(uses == 0)
         for number in unused:
             self.tensors[number].grad = None
         optimizer.step()
+        self._take_back_values()
         for number in unused:
             self.tensors[number].grad = self._gradient_views[number]
 
