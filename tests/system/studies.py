@@ -28,8 +28,6 @@ import unisono as un
 HOLD, SLOW = (Path(__file__).with_name(name) for name in ("hold", "slow"))
 LABELS = np.arange(60) % 3
 INPUTS = np.eye(3, 4, dtype=np.float32)[LABELS] + np.random.default_rng(0).normal(0, 0.3, (60, 4)).astype(np.float32)
-calls = []
-
 
 def model(width: Annotated[int, un.Range(2, 8)] = 4, bias: Annotated[bool, un.Choice(True, False)] = True) -> nn.Module:
     return nn.Sequential(nn.Linear(4, width, bias=bias), nn.ReLU(), nn.Linear(width, 3))
@@ -40,9 +38,8 @@ def data() -> un.Splits:
 
 
 def loss(outputs, targets):
-    calls.append(len(targets))
     time.sleep(0.05 if SLOW.exists() else 0)
-    while HOLD.exists() and len(calls) > 2:  # the first is to see whether it works at all
+    while HOLD.exists() and outputs.requires_grad:  # without is to see whether it works at all
         time.sleep(0.01)
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 

@@ -94,8 +94,13 @@ class Splits:
         return self._hashes[0]
 
     def is_recorded_as(self, sha256: str) -> bool:
-        """Returns whether this is the hash of these splits, as this version or an earlier one computes it, which took the
-        samples of a Subset of torch for a data set of their own. Local, blocking as `sha256`."""
+        """Returns whether this is the hash of these splits, as this version or an earlier one computes it.
+
+        Earlier versions took the samples of a Subset of torch for a data set of their own. Local, blocking as `sha256`.
+
+        Args:
+            sha256: The hash that a run has recorded.
+        """
         return sha256 == self.sha256() or sha256 == earlier_hash_of(self.parts())
 
     @cached_property

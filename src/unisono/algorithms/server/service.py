@@ -122,6 +122,10 @@ class Service:
         """Whether as many workers have joined as are certain to come."""
         return len(self._joined) >= self.certain
 
+    def serve_simulation(self, state: Callable[[], dict[str, Any]]) -> None:
+        """Local: the workers are virtual; `state` returns what belongs to a checkpoint of their clock and calls."""
+        self.simulation = state
+
     def pop_answers(self) -> list[Answer]:
         """Local: returns the replies that are due and forgets them; the caller sends them."""
         answers, self._answers = self._answers, []

@@ -238,7 +238,7 @@ class ServerTrainer(TrainerBase):
             resumed = self._resume(service, sums, waits, ends, server)
             self.restored = None
         if isinstance(server, SimulatedServer) and self._has_clock:
-            service.simulation = server.state
+            service.serve_simulation(server.state)
         if algorithm.replay is not None:
             lines = after(algorithm.replay, resumed.num_lines)
             server = ReplayServer(server, lines, service.changes_state, lambda: not service.awaits_workers)
