@@ -99,6 +99,11 @@ def mean_error(targets: Any, outputs: Any) -> Any:
     return keras.ops.mean(keras.ops.abs(outputs[:, 0] - keras.ops.cast(targets, outputs.dtype)))
 
 
+def wrong_at_the_end() -> Splits:
+    labels = np.asarray([0, 1, 0, 1, 0, 1, 0, 2], np.float32)
+    return Splits(train=(np.eye(8, 4, dtype=np.float32), labels[:, None]))
+
+
 CROSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "unbuilt": (lambda: keras.Sequential([L.Dense(3)]), {"loss": "cross_entropy"}),
@@ -130,6 +135,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "optimizer": (plain, {"loss": "cross_entropy", "optimizer": "adamm"}),
     "shape": (lambda: keras.Sequential([keras.Input((7,)), L.Dense(3)]), {"loss": "cross_entropy"}),
     "a regression": (lambda: plain(L.Dense(1)), {"loss": "mse", "metrics": ("kappa",)}),
+    "a label of 2": (lambda: plain(L.Dense(1, activation="sigmoid"), loss="binary_crossentropy"), {"data": wrong_at_the_end}),
     "made already": (partial(plain), {"loss": "cross_entropy"}),
 }
 
@@ -137,9 +143,10 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 def message(make: Callable[[], Any], settings: dict[str, Any]) -> str:
     draw = np.random.default_rng(0)
     data = (draw.normal(size=(8, 4)).astype(np.float32), draw.integers(0, 2, 8))
+    settings = {"data": lambda: Splits(train=data), **settings}
     try:
         adapter = assemble(
-            change(Task(model=make, data=lambda: Splits(train=data), global_batch=4, **settings), {}),
+            change(Task(model=make, global_batch=4, **settings), {}),
             "allreduce",
             single_process_communicator(torch.device("cpu")),
         ).adapter

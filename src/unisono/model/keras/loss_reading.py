@@ -32,16 +32,28 @@ of the outputs are one-hot."""
 def reading_of(model: Any) -> Reading:
     """Pure: how the one loss of a compiled and built model reads outputs and targets; of several losses, and of one that the model
     computes itself, what its attributes say."""
-    owner = Reading(f"the Keras model {type(model).__name__}", channels_last=True)
-    losses = [] if model._compile_loss is None else [entry.loss for entry in model._compile_loss._flat_losses]
-    if len(losses) != 1 or losses[0] is None or not type(model).compute_loss.__module__.startswith("keras."):
+    owner, loss = Reading(f"the Keras model {type(model).__name__}", channels_last=True), _one_loss(model)
+    if loss is None:
         return owner.said_by(model)
-    function, options = getattr(losses[0], "fn", None), getattr(losses[0], "_fn_kwargs", {})
-    name = getattr(function, "__name__", None) or type(losses[0]).__name__
+    function, options = getattr(loss, "fn", None), getattr(loss, "_fn_kwargs", {})
+    name = getattr(function, "__name__", None) or type(loss).__name__
     predicts, one_hot = None, None
     if getattr(function, "__module__", "").startswith(("keras.", "unisono.")):
         predicts, one_hot = OF_KERAS.get(name, (None, None))
     if predicts == BY_OPTION:
         predicts = LOGITS if options.get(BY_OPTION) else PROBABILITIES
     found = Reading(f"the loss {name!r}", predicts, one_hot, channels_last=options.get("axis", -1) != 1)
-    return found.said_by(losses[0]).said_by(function)
+    return found.said_by(loss).said_by(function)
+
+
+def loss_function_of(model: Any) -> Any:
+    """Pure: the function of the one loss of a compiled and built model; None where there is none or several."""
+    loss = _one_loss(model)
+    return getattr(loss, "fn", loss)
+
+
+def _one_loss(model: Any) -> Any:
+    """Returns the one loss of a compiled and built model; None of several, and of one that the model computes itself."""
+    losses = [] if model._compile_loss is None else [entry.loss for entry in model._compile_loss._flat_losses]
+    computes_itself = not type(model).compute_loss.__module__.startswith("keras.")
+    return None if len(losses) != 1 or computes_itself else losses[0]

@@ -16,7 +16,7 @@ from unisono.metrics import Metric, resolve_metrics
 from unisono.metrics.find_metrics import METRICS, TOP
 from unisono.metrics.keras import KerasMetric, keras_metrics
 from unisono.model.keras.body import KerasBody
-from unisono.model.keras.loss_reading import reading_of
+from unisono.model.keras.loss_reading import loss_function_of, reading_of
 from unisono.model.keras.make_replica import build_with, compile_as
 from unisono.model.keras.module import KerasModule
 from unisono.model.keras.optimizer import keras_names, make_keras_optimizer, rate_of
@@ -91,7 +91,8 @@ class KerasFrontEnd(FrontEnd):
         return KerasBody(with_outputs)
 
     def try_out(self, body: Body, splits: Splits, device: torch.device) -> dict[str, bool | None]:  # noqa: ARG002
-        try_out(self.model, splits, self.task, device)
+        compiled = replace(self.task, loss=self.task.loss or loss_function_of(self.module.pure.model))
+        try_out(self.model, splits, compiled, device)
         return {"val_loss": False}
 
     def comparable_metrics(self, metrics: Sequence[Metric], others: Mapping[str, bool | None]) -> dict[str, bool | None]:
