@@ -53,6 +53,18 @@ def tied_through_memory(model: Net) -> nn.Module:
     return model
 
 
+def unfreezing_itself(model: Net) -> nn.Module:
+    """The first layer is frozen when the training begins, and not in its first step."""
+    model.first.requires_grad_(False)
+
+    def unfreeze(*_: Any) -> None:
+        if model.training:
+            model.first.requires_grad_(True)
+
+    model.register_forward_hook(unfreeze)
+    return model
+
+
 def whole_mean(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets.to(outputs.dtype).reshape(outputs.shape)).square().mean()
 
@@ -98,6 +110,7 @@ MISTAKES: Mapping[str, Mistake] = {
         probabilities_with_a_threshold_of_logits, "logits|probabilit|threshold", (TWO_CLASSES, LABELS)
     ),
     "one weight for two layers through memory": Mistake(with_model(tied_through_memory), "share|memory|storage"),
+    "a layer unfrozen in a step": Mistake(with_model(unfreezing_itself), "froz|requires_grad"),
     "a metric without direction": Mistake(
         lambda _, task: replace(task, metrics=(unknown,), monitor="val_unknown"), "higher_is_better|min|max"
     ),
