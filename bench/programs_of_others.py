@@ -40,7 +40,7 @@ NUM_WORKERS = 2
 LIMIT_S = 180.0
 PASSED, NOTED, DOCUMENTED, REFUSED = "passed", "differs, and says so", "differs, as documented", "refused"
 WRONG, OWN_ERROR = "wrong", "its own error"
-NOTE = re.compile(r"(?<=unisono: ).*so the result depends on the number of workers.*")
+NOTE = re.compile(r"(?:(?<=unisono: )|(?<=\[0\] )(?!unisono: )).*so the result depends on the number of workers.*")
 NOISE = 1e-3
 """Of what the training moved most: tensors that moved less, as they have no gradient but rounding, are compared with this."""
 TITLES = {

@@ -75,7 +75,6 @@ PROGRAMS = [
         moved=f"{MOVED}; in both runs without batch-norm and with its own misspelt name mended",
         edits=[OWN_ERROR, NO_NORM],
         limit=FLOAT32_LIMIT,
-        documented="its loss is a mean over the pixels that are not ignored, of one worker; lightning.md: write a plain task",
     ),
     _program(
         f"lightning semantic_segmentation, {PLAIN_TASK}",
@@ -142,7 +141,7 @@ def _by_plain_task(module: Any, training: Any, validation: Any) -> Found:
 
 
 def _by_unisono(task: un.Task, module: Any, prefix: str = "") -> Found:
-    ended = un.train(task, out="../run", show=False)
+    ended = un.train(task, out="../run")
     weights = load_file(ended.out / "weights.safetensors")
     found = {f"{WEIGHTS} {prefix}{name}": np.asarray(weights[name]) for name, _ in module.named_parameters()}
     return found | {_logged(name): np.array(value) for name, value in ended.summary["metrics"].items() if name.startswith("val_")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau
 
 import unisono as un
-from tests.numerics.learning import Trained, assert_same, train
+from tests.numerics.learning import ONE_AT_A_TIME, Trained, assert_same, train
 from unisono.comm.base import Communicator
 from unisono.comm.single_process import single_process_communicator
 from unisono.errors import UsageError
@@ -23,6 +24,7 @@ from unisono.task.metric_names import metric_name
 from unisono.task.train_config import TrainConfig
 from unisono.testing.thread_communicator import run_threads
 from unisono.training.frontends.torchmetrics_states import of_all
+from unisono.training.prepare import prepare
 
 lightning: Any = pytest.importorskip(
     "lightning.pytorch", reason="Lightning is not installed; `pip install lightning` lets these tests run"
@@ -134,6 +136,75 @@ def test_what_it_logs_is_in_the_summary(tmp_path: Path) -> None:
     assert metrics["monitor_metric"] == "val_acc"
     assert {"loss", "train_accuracy", "val_loss", "val_acc", "test_loss", "test_acc", "best_val_acc"} <= set(metrics["metrics"])
     assert all(map(np.isfinite, metrics["metrics"].values()))
+
+
+# ---- losses that are no mean over samples --------------------------------------------------------------------------
+
+
+class OfTokens(Classifier):
+    """Its loss is a mean over the tokens that are not ignored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f1 = MulticlassF1Score(num_classes=3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.f1.update(self(batch[0])[:, 0], batch[1][:, 0])
+        self.seen.append((0, 0, batch_idx))
+        return F.cross_entropy(self(batch[0]).flatten(0, 1), batch[1].flatten(), ignore_index=2)
+
+
+class WithDropout(Classifier):
+    """An image classifier."""
+
+    def __init__(self, batch_norm: bool = False, noise: float = 0.0) -> None:
+        super().__init__()
+        norm = nn.BatchNorm1d(6) if batch_norm else nn.Identity()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), norm, nn.Dropout(0.5), nn.Linear(6, 3)).double()
+        self.noise = noise
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ARG002
+        return F.cross_entropy(self(batch[0] + self.noise * torch.randn_like(batch[0])), batch[1])
+
+
+class OfPairs(Classifier):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ARG002
+        outputs = self(batch[0])
+        return F.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
+
+
+def tokens() -> un.Splits:
+    draw = np.random.default_rng(0)
+    targets = draw.integers(0, 2, (6, 5))
+    targets[-1, 1:] = 2
+    return un.Splits(train=(draw.normal(size=(6, 5, 4)), targets))
+
+
+@pytest.mark.parametrize(
+    ("model", "part", "is_told"),
+    [
+        (OfTokens, tokens, True),
+        (OfPairs, data, True),
+        (Classifier, data, False),
+        (WithDropout, data, False),
+        (lambda: WithDropout(batch_norm=True), data, False),
+        (lambda: WithDropout(noise=1.0), data, False),
+    ],
+    ids=["tokens", "pairs", "classifier", "dropout", "batch-norm", "noise"],
+)
+def test_a_loss_that_is_no_mean_over_samples_is_told_on_several_workers(model: Any, part: Any, is_told: bool) -> None:
+    def notes(comm: Communicator) -> Sequence[str]:
+        with ONE_AT_A_TIME:
+            job = prepare(TrainConfig(""), comm, None, task_of(model, data=part, name="t"), resumes=False)
+        found = job.parts.adapter.model
+        assert found.training and found.seen == [], "the loss was tried on a copy"
+        assert not getattr(getattr(found, "f1", None), "update_called", False)
+        return job.notes
+
+    told = "the loss of training_step is no mean over samples, and each worker computes it from its own, so the result depends on"
+    assert not any(told in note for found in run_threads(1, notes) for note in found)
+    for found in run_threads(2, notes):
+        assert sum(told in note for note in found) == is_told
 
 
 # ---- optimisers and schedules --------------------------------------------------------------------------------------

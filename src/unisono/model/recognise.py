@@ -7,6 +7,9 @@ from typing import Any
 
 from torch import nn
 
+MIXES_SAMPLES = "_unisono_mixes_samples"
+"""Attribute of a LightningModule: whether the loss of its `training_step` is no mean over samples, once that was tried."""
+
 
 def is_lightning(model: nn.Module) -> bool:
     """Pure: whether a model is a LightningModule, recognised by its attributes."""

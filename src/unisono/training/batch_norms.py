@@ -11,12 +11,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from unisono.errors import UsageError
-from unisono.model.recognise import is_keras_module
+from unisono.model.recognise import MIXES_SAMPLES, is_keras_module
 
 if TYPE_CHECKING:
     from unisono.model.keras.pure import Pure
 
 INSTEAD = "group or layer normalisation, which does not depend on other samples"
+OF_LIGHTNING = "a mean over samples, or a plain task, whose loss may have an ignore_label or return (sum, weight)"
 
 
 def refuse_synchronised(model: nn.Module, num_learning: int, in_shards: bool) -> None:
@@ -48,13 +49,13 @@ def batch_note(model: nn.Module, num_learning: int, in_shards: bool, can_shard: 
     norm, loss = next(_plain(model), None), _mixing_loss(model)
     if not (norm or loss) or num_learning == 1 or in_shards:
         return ""
-    instead = [INSTEAD] if norm else []
+    instead = [INSTEAD] if norm else [OF_LIGHTNING] if getattr(model, MIXES_SAMPLES, False) else []
     if can_shard:
         instead.append("--shards S, which cuts a batch alike for any number of workers")
     what = (
         f"batch-norm ({norm}) takes its statistics from the samples of each worker"
         if norm
-        else f"the loss {loss!r} is no mean over samples, and each worker computes it from its own"
+        else f"{loss} is no mean over samples, and each worker computes it from its own"
     )
     return f"{what}, so the result depends on the number of workers; if that matters use {', or '.join(instead) or 'one worker'}"
 
@@ -64,7 +65,7 @@ def accumulate_note(model: nn.Module, accumulate: int) -> str:
     norm, loss = next(_plain(model), None), _mixing_loss(model)
     if accumulate == 1 or not (norm or loss):
         return ""
-    what = f"batch-norm ({norm}) takes its statistics from" if norm else f"the loss {loss!r} compares the samples of"
+    what = f"batch-norm ({norm}) takes its statistics from" if norm else f"{loss} is no mean over samples, and is of"
     return (
         f"{what} each micro-batch (accumulate {accumulate}), so the result is another one than that of whole batches; if that "
         f"matters use {INSTEAD if norm else 'another loss'}, or accumulate 1"
@@ -76,7 +77,7 @@ def effect_of_workers(model: nn.Module) -> str:
     if norm := next(_plain(model), None):
         return f"differ, as batch-norm ({norm}) takes its statistics from the samples of each worker"
     if loss := _mixing_loss(model):
-        return f"differ, as the loss {loss!r} compares the samples of each worker"
+        return f"differ, as {loss} is no mean over samples, and each worker computes it from its own"
     return effect_of_device(model, "on other workers")
 
 
@@ -99,9 +100,11 @@ def _drawing(model: nn.Module) -> Iterator[str]:
 
 
 def _mixing_loss(model: nn.Module) -> str:
-    """Local: the name of a loss of a Keras model that is no mean over samples; else empty."""
+    """Local: the loss of a Keras model or a LightningModule that is no mean over samples, for messages; else empty."""
+    if getattr(model, MIXES_SAMPLES, False):
+        return "the loss of training_step"
     pure = _pure(model)
-    return "" if pure is None else pure.mixing_loss
+    return f"the loss {pure.mixing_loss!r}" if pure is not None and pure.mixing_loss else ""
 
 
 def _summed_weights(model: nn.Module) -> Iterator[str]:

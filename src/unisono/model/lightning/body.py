@@ -19,6 +19,7 @@ from unisono.errors import UsageError
 from unisono.model.base import TEST, TRAIN, Evaluated, Logged, PartialEpochLog
 from unisono.model.lightning.module import defines
 from unisono.model.packed import pack
+from unisono.model.recognise import MIXES_SAMPLES
 from unisono.model.torch.body import Outcome, call, num_rows, split_batch
 
 Running = tuple[Tensor | float, Tensor | float]
@@ -186,6 +187,10 @@ class LightningBody:
         if loss is None:
             raise UsageError(f"training_step of {type(model).__name__} returned no loss; return it, alone or as {{'loss': ...}}")
         return Outcome(loss * rows, float(rows), None, None, None, rows)
+
+    def mark(self, mixes_samples: bool) -> None:
+        """Local: leaves in the module whether the loss of its `training_step` is no mean over samples."""
+        object.__setattr__(self._model, MIXES_SAMPLES, mixes_samples)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
         """Runs the module's step of this stage, or its `forward`; returns loss sum, and outputs where metrics need them."""

@@ -27,8 +27,9 @@ from unisono.task.averages import Averages
 from unisono.task.metric_names import direction_of_name, metric_name
 from unisono.task.task import Task
 from unisono.training.frontends.base import DEFAULT_LR, Extent, FrontEnd
+from unisono.training.frontends.step_loss import mixes_samples
 from unisono.training.frontends.torchmetrics_states import share_metrics
-from unisono.training.frontends.try_out import first_outputs, first_samples, try_metrics, without_learning
+from unisono.training.frontends.try_out import first_outputs, first_samples, samples_at, try_metrics, without_learning
 
 SAID_BY_MODULE = ("loss", "loss_options", "optimizer", "optimizer_options", "lr", "schedule", "schedule_options")
 """Settings of a task that `training_step` and `configure_optimizers` make instead."""
@@ -84,7 +85,10 @@ class LightningFrontEnd(FrontEnd):
         return ()
 
     def try_losses(self, adapter: TorchAdapter, splits: Splits, metrics: Sequence[Metric]) -> Averages:
-        """As in the base class, by `forward` alone: losses were tried with the model."""
+        """As in the base class, by `forward` alone: those of the validation were tried with the model."""
+        assert isinstance(adapter.body, LightningBody)
+        first_and_last = samples_at((0, len(splits.train) - 1), splits.train, adapter.model, adapter.device)
+        adapter.body.mark(mixes_samples(adapter.model, adapter.body, first_and_last))
         if not metrics:
             return {}
 

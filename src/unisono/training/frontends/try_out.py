@@ -125,8 +125,13 @@ def first_outputs(model: nn.Module, source: Source, device: torch.device, what: 
 
 def first_samples(source: Source, model: nn.Module, device: torch.device) -> Any:
     """Local, blocking: the first two samples as tensors of the model's type."""
+    return samples_at(range(min(2, len(source))), source, model, device)
+
+
+def samples_at(rows: Sequence[int], source: Source, model: nn.Module, device: torch.device) -> Any:
+    """Local, blocking: these samples as tensors of the model's type."""
     dtype = next((one.dtype for one in model.parameters()), torch.float32)
-    return _to_tensors(source.read(np.arange(min(2, len(source)))), dtype, device)
+    return _to_tensors(source.read(np.array(rows)), dtype, device)
 
 
 @contextmanager
