@@ -304,6 +304,8 @@ def draw(seed: int) -> Drawn:
     algorithm = one.choices(("allreduce", "sharded", "local_sgd"), (5, 2, 3))[0]
     workers = one.choice((1, 1, 2, 3))
     names = () if form == SHARES else tuple(one.sample(FORM_METRICS[kind], one.randint(1, 3)))
+    if storage == "uint8 arrays":  # of which some are equal: their scores differ by rounding alone, and so does their order
+        names = tuple(name for name in names if name not in ("auc", "average_precision"))
     if form == ONE_HOT or weighted:
         names = tuple(name for name in names if not name.startswith("top_"))
     options: dict[str, Any] = {}
