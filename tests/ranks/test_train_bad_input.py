@@ -298,7 +298,7 @@ def test_two_runs_in_one_directory_at_once(train: Command) -> None:
     def loss(outputs, targets):
         from pathlib import Path
         from unisono.cli import main
-        if not Path("second").exists():
+        if outputs.requires_grad and not Path("second").exists():
             Path("second").touch()
             Path("second").write_text(str(main(["train", "task.py", "--out", "run"])))
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
