@@ -263,7 +263,7 @@ def metric_of_labels(name: str, found: Floats, truth: npt.NDArray[np.int64], wei
 
 
 def area(name: str, scores: Floats, truth: npt.NDArray[np.bool_], weights: Floats | None) -> float:
-    if truth.all() or not truth.any():
+    if not truth.any() or (name == "auc" and truth.all()):
         return math.nan
     return float(AREAS[name](truth, scores, sample_weight=weights))
 
