@@ -120,7 +120,7 @@ def _on_ranks(size: int, body: Callable[[Communicator], Any]) -> Any:
         try:
             return body(comm)
         except UnisonoError as error:
-            return error
+            return error.with_traceback(None)  # whose frames would hold what reads the data
 
     results = run_threads(size, caught)
     errors = [one for one in results if isinstance(one, UnisonoError)]
