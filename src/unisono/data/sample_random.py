@@ -16,8 +16,9 @@ from unisono.errors import UsageError
 
 Bits = npt.NDArray[np.uint64]
 
-_STRIDE = 0x9E3779B97F4A7C15
+STRIDE = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio: products of it with neighbouring numbers are far apart."""
+FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 class SampleRandom:
@@ -51,9 +52,7 @@ class SampleRandom:
 
     def __init__(self, seed: int, epoch: int, indices: npt.ArrayLike) -> None:
         samples = np.atleast_1d(np.asarray(indices)).astype(np.int64).view(np.uint64)
-        of_seed = _mixed(np.zeros(1, dtype=np.uint64), np.array([seed % 2**64], dtype=np.uint64))
-        of_epoch = _mixed(of_seed, np.array([epoch % 2**64], dtype=np.uint64))
-        self._keys = _mixed(of_epoch, samples)
+        self._keys = _mixed(np.array([epoch_key(seed, epoch)]).view(np.uint64), samples)
         self._num_draws = 0
 
     def __len__(self) -> int:
@@ -132,10 +131,17 @@ class SampleRandom:
         return _mixed(draw[:, None], positions[None, :]).reshape(len(draw), *shape)
 
 
+def epoch_key(seed: int, epoch: int) -> int:
+    """Pure: returns the key that a sample's number is mixed with in an epoch, as a signed number of 64 bits, which a tensor holds."""
+    of_seed = _mixed(np.zeros(1, dtype=np.uint64), np.array([seed % 2**64], dtype=np.uint64))
+    of_epoch = _mixed(of_seed, np.array([epoch % 2**64], dtype=np.uint64))
+    return int(of_epoch.view(np.int64)[0])
+
+
 def _mixed(key: Bits, number: Bits) -> Bits:
     """Pure: returns 64 random bits, a function of key and number."""
-    bits = key + (number + np.uint64(1)) * np.uint64(_STRIDE)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits = key + (number + np.uint64(1)) * np.uint64(STRIDE)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(FACTORS[0])
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(FACTORS[1])
     mixed: Bits = bits ^ (bits >> np.uint64(31))
     return mixed
