@@ -58,17 +58,26 @@ class AllReduce(LockStepAlgorithm):
     def begin(self) -> None:
         """Local: prepares the first step of replicas that are equal already."""
         # A worker by itself sends nothing early: one bucket, whose gradients are copied at once instead of added to zeros.
-        most_bytes = int(self.options.bucket_mb * 1e6) if self.comm.size > 1 else sys.maxsize
+        # A recorded backward pass sends nothing early either.
+        in_buckets = self.comm.size > 1 and self.adapter.recorder is None
+        most_bytes = int(self.options.bucket_mb * 1e6) if in_buckets else sys.maxsize
         self._exchanges = {name: _Exchange(self.comm, part, most_bytes) for name, part in self.adapter.parts.items()}
         # A user's own step uses what each of its updates gave.
         self._waits = self.adapter.own_step is not None or self.adapter.waits_for_device
         self._statistics = RunningStatistics(self.adapter, self.comm.size)
+        self.captured = self.adapter.captured_steps()
 
     def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
         adapter = self.adapter
         if adapter.own_step is not None:
             return self._own_step(adapter.own_step, micro_batches[0], at)
         began = perf_counter_ns()
+        if self.captured is not None and self.captured.updates and self.comm.size == 1 and len(micro_batches) == 1:
+            self.captured.step(micro_batches[0], at.key, (at.stop, at.save), at.settings[""])
+            if self.spans is not None:
+                self.spans.add("compute", "step", began, perf_counter_ns())
+            adapter.tail.send(at.step)
+            return adapter.tail.completed_stats()
         computed = self.gradient(micro_batches, at)
         exchanged = perf_counter_ns()
         found = self._update("", at)
@@ -82,6 +91,14 @@ class AllReduce(LockStepAlgorithm):
         """Collective, blocking: computes the sums over all workers of gradient and tail, without an update. Returns the time, in
         nanoseconds of `perf_counter_ns`, at which this worker's own computation was over."""
         adapter, exchange = self.adapter, self._exchanges[""]
+        if self.captured is not None and micro_batches:
+            votes = (at.stop, at.save)
+            for number, batch in enumerate(micro_batches, 1):
+                key = at.key if number == len(micro_batches) else at.key._replace(micro=number)
+                self.captured.gradient(batch, key, votes, is_first=number == 1)
+            computed = perf_counter_ns()
+            exchange.end(adapter.tail.vector)
+            return computed
         adapter.keep_buffers()
         adapter.clear_gradients()
         if at.stop or at.save:
@@ -101,9 +118,12 @@ class AllReduce(LockStepAlgorithm):
         """Updates this part of the model from the summed gradients; returns the sums of the steps that are known by now."""
         adapter = self.adapter
         if not self._waits:
-            adapter.apply_on_device(at.settings[part], part)
+            if self.captured is not None and not part:
+                self.captured.update(at.settings[part])
+            else:
+                adapter.apply_on_device(at.settings[part], part)
             adapter.tail.send(at.step)
-            return adapter.tail.completed_stats(keep_newest=1)
+            return adapter.tail.completed_stats()
         stats, uses = adapter.tail.read(at.step)
         if not stats.weight > 0 and is_finite(stats):
             return (stats,)  # no sample counts, so there is no update; the trainer says so

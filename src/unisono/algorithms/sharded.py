@@ -26,6 +26,7 @@ from unisono.algorithms.roles import DEFAULT_LAYOUT, LayoutOptions, LockStepRole
 from unisono.comm.ordered.ordered_sum import OrderedSum
 from unisono.comm.replicate import replicate
 from unisono.errors import UsageError
+from unisono.model.base import StreamKey
 from unisono.model.tail import StepStats
 from unisono.model.torch.shard_state import ShardState
 
@@ -65,6 +66,7 @@ class Sharded(AllReduce):
         self._own = self._ranges[self.comm.rank]
         self._sum = OrderedSum(self.comm, self._ranges)
         self.shard_state = ShardState(adapter, self._empty)
+        self.captured = adapter.captured_steps()
         self._travelling = [*self._part.gradients.values(), adapter.tail.vector, *self.shard_state.changes]
 
     def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
@@ -73,14 +75,9 @@ class Sharded(AllReduce):
         adapter.keep_buffers()
         state.begin()
         for shard, batch in zip(self._own, micro_batches, strict=True):
-            adapter.clear_gradients()
-            if shard == self._own.start and (at.stop or at.save):
-                adapter.tail.request(at.stop, at.save)
-            if batch is None:
-                adapter.skip()
-            else:
-                with _explain_ordered_sum(shard, at.step):
-                    adapter.forward_backward(batch, at.key._replace(shard=shard))
+            votes = (at.stop, at.save) if shard == self._own.start else (False, False)
+            with _explain_ordered_sum(shard, at.step):
+                self._compute_shard(batch, at.key._replace(shard=shard), votes)
             state.record_change(has_samples=batch is not None)
             self._sum.add(self._travelling)
         computed = perf_counter_ns()
@@ -93,6 +90,19 @@ class Sharded(AllReduce):
             self.spans.add("communication", "ordered sum", computed, exchanged)
             self.spans.add("compute", "update", exchanged, perf_counter_ns())
         return found
+
+    def _compute_shard(self, batch: Any, key: StreamKey, votes: tuple[bool, bool]) -> None:
+        """Local: computes gradient and tail of one shard; `batch` is None where it has no samples."""
+        adapter = self.adapter
+        if batch is not None and self.captured is not None:
+            self.captured.gradient(batch, key, votes, is_first=True)
+            return
+        adapter.clear_gradients()
+        adapter.tail.request(*votes)
+        if batch is None:
+            adapter.skip()
+        else:
+            adapter.forward_backward(batch, key)
 
     def _empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         """An empty vector in memory that peers can read, if the model computes there."""

@@ -55,6 +55,9 @@ class Loader:
     prefetches: bool = False
     """Whether a thread prepares the next steps also where the data are in memory, as preparation takes time beside a GPU."""
 
+    stored: Callable[[Indices, int], Any] | None = None
+    """The batch of these samples in an epoch, where they lie on a device and none is read; it has `nbytes`."""
+
     _orders: dict[int, Indices] = field(default_factory=dict, init=False)
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Portion]:
@@ -73,7 +76,8 @@ class Loader:
             )
 
         jobs = (job(step) for step in range(first_step, self.plan.steps_per_epoch))
-        stays = self.source.in_memory and (not self.prefetches or isinstance(self.source, StreamedReads))
+        waits = self.prefetches and not isinstance(self.source, StreamedReads)
+        stays = self.stored is not None or (self.source.in_memory and not waits)
         return in_bursts(jobs) if stays else read_ahead(jobs)
 
     def portion(self, epoch: int, step: int) -> Portion:
@@ -100,6 +104,8 @@ class Loader:
 
     def _augmented_batch(self, indices: Indices, epoch: int) -> Any:
         """Reads these samples as one batch, and augments it."""
+        if self.stored is not None:
+            return self.stored(indices, epoch)
         batch = read_in(self.source, indices, self.plan.seed, epoch)
         if self.augment is None:
             return batch

@@ -18,6 +18,9 @@ from torch import Tensor
 
 LOSS, WEIGHT, SAMPLES, STOP, SAVE, NOT_FINITE = range(6)
 HEAD = 6
+LATEST = 8
+"""Number of steps after which, at the latest, the sums of a step on a GPU are known and acted upon, alike on all ranks: so long the
+host may be ahead of the device."""
 NOTHING: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
@@ -62,8 +65,12 @@ class Tail:
         self.metric_sums = self.vector[HEAD : HEAD + num_metric_sums]
         self.uses = self.vector[HEAD + num_metric_sums :]
         self._num_metric_sums = num_metric_sums
-        self._sent: deque[tuple[int, Tensor, torch.cuda.Event]] = deque()
+        self._sent: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
         self._host: npt.NDArray[np.float64] | None = self.vector.numpy() if self.vector.device.type == "cpu" else None
+
+    def use_as_on_device(self) -> None:
+        """Local: on a CPU too, sums are added as on a GPU, by torch; for tests."""
+        self._host = None
 
     def add(self, loss_sum: Tensor | float, weight: Tensor | float, num_samples: int) -> None:
         """Local, without a wait for the device: adds the sums of one batch."""
@@ -77,11 +84,10 @@ class Tail:
                 host[NOT_FINITE] = 1
             return
         assert isinstance(loss_sum, Tensor), "on a GPU nothing comes from the host"
-        loss_sum = loss_sum.detach().double()
-        self.vector[LOSS] += loss_sum
+        self.vector[LOSS] += loss_sum.detach()
         self.vector[WEIGHT] += weight
-        self.vector[SAMPLES] += num_samples
-        self.vector[NOT_FINITE].logical_or_(~torch.isfinite(loss_sum))
+        if num_samples:
+            self.vector[SAMPLES] += num_samples
 
     def add_metrics(self, sums: Tensor | Sequence[float]) -> None:
         """Local: adds the sums of the metrics of a batch, in their order; plain numbers where they were computed on the host."""
@@ -91,9 +97,12 @@ class Tail:
             for place, number in enumerate(sums, HEAD):
                 self._host[place] += number
 
-    def clear(self) -> None:
-        """Local: sets all sums to zero."""
-        if self._host is not None:
+    def clear(self, head: Tensor | None = None) -> None:
+        """Local: sets all sums to zero; with `head`, numbers on the device, to these, and every parameter counts as used."""
+        if head is not None:
+            self.vector[: len(head)].copy_(head)
+            self.uses.fill_(1)
+        elif self._host is not None:
             self._host.fill(0)
         else:
             self.vector.zero_()
@@ -120,20 +129,24 @@ class Tail:
 
     def send(self, step: int) -> None:
         """Local, on a GPU: starts to copy the sums to the host, behind all that was started before."""
+        if self.vector.device.type == "cpu":
+            self._sent.append((step, self.vector.clone(), None))
+            return
         buffer = torch.empty(self.vector.shape, dtype=torch.float64, pin_memory=True)
         buffer.copy_(self.vector, non_blocking=True)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record(torch.cuda.current_stream(self.vector.device))  # which need not be the current device
         self._sent.append((step, buffer, done))
 
-    def completed_stats(self, keep_newest: int) -> list[StepStats]:
+    def completed_stats(self, keep_newest: int = LATEST) -> list[StepStats]:
         """Local: returns the sums of the steps that `send` was called for, all but the newest `keep_newest`; waits for the
         device where their copies are not finished. The result is the same on all ranks; which copies happen to be finished is
         not."""
         found = []
         while len(self._sent) > keep_newest:
             step, buffer, done = self._sent.popleft()
-            done.synchronize()
+            if done is not None:
+                done.synchronize()
             found.append(self._stats_of_step(step, buffer.numpy()))
         return found
 

@@ -18,6 +18,7 @@ WITHOUT_SERVER = "allreduce, local_sgd, post_local_sgd, slowmo or diloco"
 WITH_SERVER = "downpour, easgd, gem or parameter_server"
 """Names for messages, written here because the algorithms load PyTorch; a test compares them."""
 ON_NAN = ("stop", "skip")
+AUTO_OFF = ("auto", "off")
 MAX_THREADS = 4096
 """Limit for one worker; more than any machine has, and fewer than PyTorch crashes with."""
 
@@ -98,6 +99,10 @@ class TrainConfig:
     quiet: bool = option(False, "print nothing but errors and the last line", is_keyword=False)
 
     device: str = option("auto", "auto, cpu, or cuda where several workers share a GPU", "D", group=MACHINE)
+    capture: str = option(
+        "auto", "on a GPU, record each training step as one CUDA graph and repeat it: auto, or off", "C", choices=AUTO_OFF
+    )
+    resident: str = option("auto", "on a GPU, keep data there that fit: auto, or off", "R", choices=AUTO_OFF)
     threads: int | None = threads_option("; 1 with --shards")
     host: str | None = option(
         None, "with --elastic: address at which workers reach the server (default: that of this node)", "ADDRESS"

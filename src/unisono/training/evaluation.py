@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from unisono.comm.base import Communicator
@@ -57,6 +58,8 @@ class EvaluationPlan:
     stop_requested: Callable[[], bool] | None = None
     """Called after each batch: whether to stop."""
     shards: Shards | None = None
+    batches: Callable[[slice, int], Iterator[tuple[slice, Any]]] | None = None
+    """The batches of a range, of data that lie on the device; None where they are read from the source."""
 
 
 def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: EvaluationPlan, prefix: str) -> dict[str, float] | None:
@@ -74,7 +77,9 @@ def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: Evalu
     for part in own:
         if shards is not None:
             shards.begin(part)
-        for where, arrays in batches_in_order(source, cut(len(source), parts, part), plan.batch):
+        mine_of_part = cut(len(source), parts, part)
+        of_source = partial(batches_in_order, source)
+        for where, arrays in (plan.batches or of_source)(mine_of_part, plan.batch):
             seen = adapter.evaluate(arrays)
             loss_sum = 0.0 if seen.loss_sum is None else seen.loss_sum
             found.add(seen.outputs, seen.targets, seen.weights, loss_sum, seen.loss_weight)

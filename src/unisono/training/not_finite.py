@@ -14,6 +14,7 @@ from unisono.data.loader import Portion
 from unisono.data.tree import leaves, map_tree, num_rows
 from unisono.model.base import ModelAdapter
 from unisono.model.tail import StepStats
+from unisono.model.torch.stored_batch import StoredBatch
 
 SHOWN = 10
 
@@ -37,7 +38,7 @@ def _describe_own_samples(adapter: ModelAdapter, portion: Portion) -> str:
     position = 0
     for batch in portion.micro_batches:
         for row in _single_samples(batch) if batch is not None else ():
-            found = next((where for where, leaf in leaves(row) if _is_bad(leaf)), "")
+            found = next((where for where, leaf in leaves(on_host(row)) if _is_bad(leaf)), "")
             loss = adapter.evaluate(row).loss_sum if adapter.has_sample_losses else None
             if found or (loss is not None and not math.isfinite(float(loss))):
                 bad.append(int(portion.indices[position]))
@@ -52,6 +53,14 @@ def _describe_own_samples(adapter: ModelAdapter, portion: Portion) -> str:
 def _single_samples(batch: Any) -> Iterator[Any]:
     """Yields each sample of the batch as a batch of one."""
     return (map_tree(itemgetter(slice(row, row + 1)), batch) for row in range(num_rows(batch)))
+
+
+def on_host(batch: Any) -> Any:
+    """Local; waits for the device where samples lie there: the arrays of a batch."""
+    if not isinstance(batch, StoredBatch):
+        return batch
+    device = batch.samples.device
+    return map_tree(lambda leaf: leaf.cpu().numpy(), batch.gather(device).prepare())
 
 
 def _is_bad(leaf: Any) -> bool:

@@ -95,6 +95,8 @@ def prepare(
     options = AssemblyOptions(
         layout=layout,
         device=config.device,
+        capture=config.capture,
+        resident=config.resident,
         on_nan=config.on_nan,
         replay=_recorded_calls(config),
         spans=spans,
@@ -120,6 +122,7 @@ def prepare(
     model, in_shards, can_shard = parts.adapter.model, task.shards is not None, config.algorithm == "allreduce"
     found = (
         parts.schedule_note,
+        parts.resident.note,
         shard_note(task),
         lonely_note(task, model, len(parts.splits.train)),
         batch_note(model, parts.num_learning, in_shards, can_shard),

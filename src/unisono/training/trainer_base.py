@@ -215,7 +215,12 @@ class TrainerBase(ABC):
         here is a function of the step too, so that another attempt draws the same."""
         self._draw_as(self._stream)
         plan = EvaluationPlan(
-            self.parts.metrics, self.evaluation_batch, self._tell_evaluating, self.stop_requested, self._evaluation_shards()
+            self.parts.metrics,
+            self.evaluation_batch,
+            self._tell_evaluating,
+            self.stop_requested,
+            self._evaluation_shards(),
+            self.parts.resident.batches_of(source),
         )
         return evaluate(self.comm, self.adapter, source, plan, prefix)
 

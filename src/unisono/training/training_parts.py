@@ -17,6 +17,7 @@ from unisono.model.torch.adapter import TorchAdapter
 from unisono.task.averages import Averages
 from unisono.task.task import Task
 from unisono.training.early_stopping import Goals
+from unisono.training.parts_on_device import PartsOnDevice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,10 @@ class AssemblyOptions:
     spans: Spans | None = None
     averages: Averages = field(default_factory=dict)
     """The averages of a run or study that began earlier."""
+    capture: str = "auto"
+    """Whether steps on a GPU are recorded and repeated: auto or off."""
+    resident: str = "auto"
+    """Whether data that fit are kept on a GPU: auto or off."""
     init_from: Path | None = None
     """The file of the weights with which the training begins, in place of random ones."""
 
@@ -59,5 +64,7 @@ class TrainingParts:
     """How the metrics average whose names do not say it."""
     num_learning: int = 1
     """Number of processes, or virtual workers, that learn from samples of their own."""
+    resident: PartsOnDevice = field(default_factory=PartsOnDevice)
+    """The data that lie on the device."""
     schedule_note: str = ""
     """How often the torch scheduler makes a step; empty where there is none."""

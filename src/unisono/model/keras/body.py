@@ -16,6 +16,9 @@ class KerasBody(LossBody):
     """The body of a compiled Keras model. Loss, loss weights, regularisers and added losses are those of the model; batch =
     (inputs, targets[, weights])."""
 
+    prepares = False
+    host_code = "Keras computes the step"
+
     def __init__(self, shows_outputs: bool = True) -> None:
         """Without outputs nobody but Keras's own metrics can judge a batch to learn from."""
         super().__init__(None)

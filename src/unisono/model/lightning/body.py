@@ -71,6 +71,8 @@ class LightningBody:
     `forward`, for metrics that the task names."""
 
     has_targets = False
+    prepares = False
+    host_code = "a LightningModule logs, and may run hooks, on the host"
 
     def __init__(self, model: nn.Module, trainer: TrainerStandIn, with_outputs: bool = False) -> None:
         self.trainer = trainer

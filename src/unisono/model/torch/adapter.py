@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import sqrt
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,11 @@ from unisono.model.torch.body import Body, Outcome
 from unisono.model.torch.buffers import Buffers
 from unisono.model.torch.own_step import StepFunction
 from unisono.model.torch.parameters import NO_GRADIENT, Empty, FlatParameters
+from unisono.model.torch.recorder import Recorder
+from unisono.model.torch.stored_batch import StoredBatch, Unprepared
+
+if TYPE_CHECKING:
+    from unisono.model.torch.captured_steps import CapturedSteps
 
 CLIP_EPS = 1e-6
 """The constant of torch.nn.utils.clip_grad_norm_, so that both clip alike."""
@@ -52,6 +57,7 @@ class TorchAdapter(ModelAdapter):
         own_step: StepFunction | None = None,
         aligns: bool = False,
         leaves_out: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
         self.model = model
         self.device = device
@@ -72,26 +78,42 @@ class TorchAdapter(ModelAdapter):
         self.aligns = aligns
         """Whether batches are copied to where torch puts its own tensors: kernels may round otherwise at an odd address."""
 
+        if recorder is not None:
+            self.tail.use_as_on_device()
+        self.recorder = recorder
+        """Records steps that are repeated then; None where each runs as it is."""
+
         self._leaves_out = leaves_out
         """Whether the training continues after a step that is left out: then its buffers are put back."""
 
+        self._not_finite = torch.zeros((), device=device)
+        """On a GPU: 1 where loss or gradient of a step was not finite. Where that ends the training it stays 1, so that no update
+        follows until the host hears of it."""
+
+        self._one = torch.ones((), device=device)
+
     # ---- one step --------------------------------------------------------------------------------------------------
 
-    def clear_gradients(self) -> None:
+    def clear_gradients(self, head: Tensor | None = None) -> None:
+        """As inherited; the tail begins with `head`, numbers on the device, if given."""
         for part in self.parts.values():
             part.clear()
-        self.tail.clear()
+        self.tail.clear(head)
 
     def forward_backward(self, batch: Any, key: StreamKey, on_ready: Ready | None = None) -> None:
         part = self.parts[""]
         if on_ready is not None:
             part.watch(on_ready)
         self.seed(key)
-        with self.autocast():
-            found = self.body(self.model, self._batch_on_device(batch), key.step)
-        self.backward(found, part)
+        self.compute(self.to_device_batch(batch), key.step)
         part.report_remaining_buckets()
         self.tail.set_uses(part.used)
+
+    def compute(self, batch: Any, step: int = 0, counts_samples: bool = True) -> None:
+        """Local: adds the gradient of a batch on the device to the gradient, and its sums to the tail."""
+        with self.autocast():
+            found = self.body(self.model, batch, step)
+        self.backward(found if counts_samples else found._replace(num_samples=0), self.parts[""])
 
     def backward(self, found: Outcome, part: FlatParameters) -> None:
         """Local: computes the gradients of a summed loss for a part of the model, and adds the sums of the batch to the tail."""
@@ -133,29 +155,37 @@ class TorchAdapter(ModelAdapter):
         held.update(settings, uses)
         return True
 
-    def apply_on_device(self, settings: Sequence[Mapping[str, float]], part: str = "") -> None:
+    def apply_on_device(self, settings: Sequence[Mapping[str, Any]], part: str = "") -> None:
         """Local, without a wait for the device: as `apply_gradients` with the weight of the tail. An update that is not finite
         is skipped on the device, which the fused optimisers can do."""
-        held, vector = self.parts[part], self.tail.vector
-        finite = torch.isfinite(vector[LOSS]) & torch.isfinite(held.sum()) & (vector[NOT_FINITE] == 0)
-        vector[NOT_FINITE] = ~finite
-        counts = vector[WEIGHT] > 0
-        factor = torch.where(counts, 1.0 / vector[WEIGHT], 0.0)
+        held, vector, not_finite = self.parts[part], self.tail.vector, self._not_finite
+        if self._leaves_out:
+            not_finite.zero_()
+        torch._amp_foreach_non_finite_check_and_unscale_([vector[LOSS : LOSS + 1]], not_finite, self._one)
+        factor = vector[WEIGHT].reciprocal()
         if self.clip_norm is not None:
             norm = held.squared_norm().sqrt() * factor
             factor = factor * torch.clamp(self.clip_norm / (norm + CLIP_EPS), max=1.0)
-        held.scale(factor)
+        held.scale_if_finite(factor, not_finite)
+        vector[NOT_FINITE].copy_(not_finite)
         # Only the others know of parameters that we did not use; so only then there is something to wait for.
         uses = held.used if held.used.all() else self.tail.read(0)[1][: len(held.tensors)]
-        held.update(settings, uses, left_out=(~(finite & counts)).float())
-        self.put_back_buffers(~finite)
+        held.update(settings, uses, left_out=torch.maximum(not_finite, vector[WEIGHT] <= 0))
+        self.put_back_buffers(not_finite > 0)
+
+    def captured_steps(self) -> CapturedSteps | None:
+        """Local: the recorded steps of this replica; None where each runs as it is."""
+        if self.recorder is None:
+            return None
+        from unisono.model.torch.captured_steps import CapturedSteps
+
+        return CapturedSteps(self, self.recorder)
 
     @property
     def waits_for_device(self) -> bool:
         """Whether the host must see each step's sums before the update: not on a GPU with optimisers that can leave it out."""
-        return self.device.type != "cuda" or not all(
-            group.get("fused") for part in self.parts.values() for group in part.running.param_groups
-        )
+        on_device = self.device.type == "cuda" or self.recorder is not None
+        return not on_device or not all(group.get("fused") for part in self.parts.values() for group in part.running.param_groups)
 
     def keep_buffers(self) -> None:
         """Local: copies the buffers as they are before a step, which may be left out."""
@@ -180,7 +210,7 @@ class TorchAdapter(ModelAdapter):
 
     def evaluate(self, batch: Any) -> Evaluated:
         with self._evaluation_mode():
-            return self.body.evaluate(self.model, self._batch_on_device(batch))
+            return self.body.evaluate(self.model, self.to_device_batch(batch))
 
     def end(self, stage: str) -> Logged | None:
         with nullcontext() if stage == TRAIN else self._evaluation_mode():
@@ -269,11 +299,18 @@ class TorchAdapter(ModelAdapter):
         if self.device.type == "cuda":
             torch.cuda.default_generators[self.device.index or 0].manual_seed(value)
 
-    def _batch_on_device(self, batch: Any) -> Any:
-        """Local: as `to_device`, but a model in half precision does not round the targets and the weights of the samples."""
+    def to_device_batch(self, batch: Any) -> Any:
+        """Local: as `to_device`, but a model in half precision does not round the targets and the weights of the samples. Samples
+        that lie on the device are gathered there, and changed by the body."""
+        if isinstance(batch, StoredBatch):
+            return self._prepared(batch.gather(self.device))
         if self.dtype not in HALVES or not self.body.has_targets or not isinstance(batch, tuple):
             return self.to_device(batch)
         return self.to_device(batch[0]), *(self.to_device(part, torch.float32) for part in batch[1:])
+
+    def _prepared(self, gathered: Unprepared) -> Any:
+        """Local: a batch of gathered samples as the body takes it."""
+        return gathered if self.body.prepares else self.to_device_batch(gathered.prepare())
 
     def to_device(self, batch: Any, dtype: torch.dtype | None = None) -> Any:
         """Local: returns a batch of arrays as tensors on the device; floating arrays get this type, or that of the parameters."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from unisono.errors import UsageError
 from unisono.model.base import Evaluated, Logged, PartialEpochLog
 from unisono.model.torch.parameters import Gradients
+from unisono.model.torch.stored_batch import Unprepared
 
 
 class Outcome(NamedTuple):
@@ -30,6 +31,10 @@ class Body(Protocol):
 
     has_targets: bool
     """Whether a batch is (inputs, targets[, weights]), and not what steps of the model itself take."""
+    prepares: bool
+    """Whether a batch may be `Unprepared`, of which it computes the changes itself."""
+    host_code: str
+    """What runs on the host in each step, so that a step cannot be recorded and repeated; empty where nothing does."""
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome: ...
 
@@ -59,6 +64,8 @@ class LossBody:
     """The body of a plain module with a loss: batch = (inputs, targets[, weights])."""
 
     has_targets = True
+    prepares = True
+    host_code = ""
 
     def __init__(self, loss: Callable[..., tuple[Tensor, Tensor | float]] | None) -> None:
         self.loss = loss
@@ -84,19 +91,29 @@ class LossBody:
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
         assert self.loss is not None
-        inputs, targets, weights = split_batch(batch)
-        outputs = call(model, inputs)
-        loss_sum, weight = _loss_of(self.loss, outputs, targets, weights)
-        return Outcome(loss_sum, weight, outputs, targets, weights, num_rows(inputs))
+        return _outcome(model, self.loss, batch)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
         """Returns outputs, targets, and the loss sum and weight of a batch; without a loss they are None and 0."""
-        inputs, targets, weights = split_batch(batch)
+        inputs, targets, weights = split_batch(_prepared(batch))
         outputs = call(model, inputs)
         if self.loss is None:
             return Evaluated(outputs, targets, weights, None, 0.0, num_rows(inputs))
         loss_sum, weight = _loss_of(self.loss, outputs, targets, weights)
         return Evaluated(outputs, targets, weights, loss_sum, weight, num_rows(inputs))
+
+
+def _outcome(model: nn.Module, loss: Callable[..., tuple[Tensor, Tensor | float]], batch: Any) -> Outcome:
+    """Local: computes the loss of a batch."""
+    inputs, targets, weights = split_batch(_prepared(batch))
+    outputs = call(model, inputs)
+    loss_sum, weight = _loss_of(loss, outputs, targets, weights)
+    return Outcome(loss_sum, weight, outputs, targets, weights, num_rows(inputs))
+
+
+def _prepared(batch: Any) -> Any:
+    """Local: the batch that the model is given."""
+    return batch.prepare() if isinstance(batch, Unprepared) else batch
 
 
 def _loss_of(

@@ -49,10 +49,13 @@ class Buffers:
         return list(self._named_counters().values())
 
     def keep(self) -> None:
-        """Copies all buffers for `put_back`. Whether they change cannot be seen: batch-norm leaves their version as it is."""
+        """Copies all buffers for `put_back`, into the same memory each time. Whether they change cannot be seen: batch-norm leaves
+        their version as it is."""
+        vectors, counters = self._kept
+        now = self._named_counters()
         self._kept = (
-            [vector.clone() for vector in self.statistics()],
-            {n: one.clone() for n, one in self._named_counters().items()},
+            [_copied(one, vectors[place] if vectors else None) for place, one in enumerate(self.statistics())],
+            {name: _copied(one, counters.get(name)) for name, one in now.items()},
         )
 
     def put_back(self, left_out: Tensor | None = None) -> None:
@@ -99,3 +102,8 @@ class Buffers:
 
     def _named_buffers(self) -> Iterator[tuple[str, Tensor]]:
         return ((name, buffer) for name, buffer in self._model.named_buffers() if buffer is not None)
+
+
+def _copied(tensor: Tensor, held: Tensor | None) -> Tensor:
+    """A copy of a tensor, in the memory of an earlier one if that fits."""
+    return tensor.clone() if held is None or held.shape != tensor.shape else held.copy_(tensor)

@@ -332,9 +332,20 @@ class FlatParameters:
         for vector in self._vectors:
             vector.mul_(factor)
 
-    def update(
-        self, settings: Sequence[Mapping[str, float]], uses: npt.NDArray[np.float64], left_out: Tensor | None = None
-    ) -> None:
+    def scale_if_finite(self, factor: Tensor, not_finite: Tensor) -> None:
+        """Local, on the device: multiplies the gradient by a factor; sets the flag to 1 if an element is not finite."""
+        for vector in self._vectors:
+            if vector.dtype is torch.float32:  # in one pass
+                torch._amp_foreach_non_finite_check_and_unscale_([vector], not_finite, factor.float())
+            else:
+                not_finite.copy_(torch.maximum(not_finite, ~torch.isfinite(vector.sum())))
+                vector.mul_(factor)
+
+    def unused_names(self) -> str:
+        """Local: the names of some parameters that got no gradient since `clear`."""
+        return ", ".join(self.layout.entries[number].name for number in np.flatnonzero(self.used == 0)[:MOST_NAMED])
+
+    def update(self, settings: Sequence[Mapping[str, Any]], uses: npt.NDArray[np.float64], left_out: Tensor | None = None) -> None:
         """Local: makes one step of the optimiser. Parameters that no worker used are not changed, as in plain torch. `left_out`,
         on a GPU with a fused optimiser: not 0 where nothing must be changed."""
         self._follow_user()
@@ -343,15 +354,15 @@ class FlatParameters:
             if not uses.any():
                 return
             if self._is_slice:
-                left_out_names = ", ".join(self.layout.entries[number].name for number in np.flatnonzero(uses == 0)[:MOST_NAMED])
                 raise UsageError(
-                    f"a batch did not use {left_out_names}, and several servers (--servers) cannot leave out single parameters; "
-                    "use --servers 1"
+                    f"a batch did not use {self.unused_names()}, and several servers (--servers) cannot leave out single "
+                    "parameters; use --servers 1"
                 )
             self._use_single_tensors(self._whole)
         optimizer = self.running
         if left_out is not None:
             optimizer.found_inf = left_out  # type: ignore[attr-defined]
+            settings = [_as_on_device(values) for values in settings]
         for group, values in zip(optimizer.param_groups, settings, strict=True):
             group.update(values)
         if self._whole is not None:
@@ -467,6 +478,12 @@ def _on_gradient(held: ref[FlatParameters], number: int, parameter: Tensor) -> N
     collect cycles, so it must not keep the vectors alive."""
     if (found := held()) is not None:
         found._on_gradient(number, parameter)
+
+
+def _as_on_device(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of an update that may also be repeated with a learning rate on the device: it has float32 there."""
+    lr = settings.get("lr")
+    return {**settings, "lr": float(np.float32(lr))} if isinstance(lr, float) else settings
 
 
 def _is_small_on_cpu(vector: Tensor) -> bool:

@@ -19,6 +19,7 @@ from unisono.data.splits import Splits
 from unisono.data.streamed_reads import splits_with_streams
 from unisono.errors import UsageError
 from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.recorder import CudaRecorder, Recorder
 from unisono.optim.schedules import Schedule
 from unisono.optim.torch_schedulers import EPOCH, Stepped
 from unisono.task.overrides import ResolvedTask
@@ -28,6 +29,7 @@ from unisono.training.early_stopping import make_goals
 from unisono.training.frontends.base import Extent, FrontEnd, frontend_of
 from unisono.training.frontends.device import compute_device
 from unisono.training.frontends.factories import make_model, make_splits
+from unisono.training.parts_on_device import PartsOnDevice
 from unisono.training.run_folder.weights import initialise
 from unisono.training.train_metrics import TrainMetrics
 from unisono.training.training_parts import AssemblyOptions, TrainingParts
@@ -76,6 +78,7 @@ def assemble(
         own_step=task.step,
         aligns=task.shards is not None,
         leaves_out=options.on_nan == "skip",
+        recorder=recorder_for(device, options),
     )
     if options.on_nan == "stop":
         for name, part in splits.parts().items():
@@ -84,6 +87,7 @@ def assemble(
     kept = {one.name: options.averages[one.name] for one in metrics if one.name in options.averages}
     averages = {**kept, **front.try_losses(adapter, splits, metrics)}
     front.share_metrics(comm)
+    resident = _parts_on_device(splits, task, adapter) if keeps_data(device, options) and front.takes_tensors else PartsOnDevice()
     schedules = front.schedules(adapter, plan)
     settings = _settings_by_part(schedules)
     stepped = next((one for one in schedules.values() if isinstance(one, Stepped)), None)
@@ -99,7 +103,8 @@ def assemble(
         splits=splits,
         adapter=adapter,
         algorithm=algorithm,
-        loader=_loader(task, splits, plan, setup, comm, device),
+        loader=_loader(task, splits, plan, setup, comm, device, resident),
+        resident=resident,
         metrics=metrics,
         train_metrics=train_metrics,
         settings=settings,
@@ -112,11 +117,30 @@ def assemble(
     )
 
 
+def recorder_for(device: torch.device, options: AssemblyOptions) -> Recorder | None:
+    """Local: what records the steps of a training on this device; None where each runs as it is."""
+    return CudaRecorder(device) if device.type == "cuda" and options.capture == "auto" else None
+
+
+def keeps_data(device: torch.device, options: AssemblyOptions) -> bool:
+    """Pure: whether data that fit are kept on this device."""
+    return device.type == "cuda" and options.resident == "auto"
+
+
+def _parts_on_device(splits: Splits, task: Task, adapter: TorchAdapter) -> PartsOnDevice:
+    """Local, blocking for one read of all samples: the parts of the data that fit on the device, copied there."""
+    from unisono.training.resident_data import keep_on_device
+
+    return keep_on_device(splits, task.augment, adapter)
+
+
 def _empty_vector(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(numel, dtype=dtype, device=device)
 
 
-def _loader(task: Task, splits: Splits, plan: Plan, setup: AlgorithmSetup, comm: Communicator, device: torch.device) -> Loader:
+def _loader(
+    task: Task, splits: Splits, plan: Plan, setup: AlgorithmSetup, comm: Communicator, device: torch.device, resident: PartsOnDevice
+) -> Loader:
     """Local: the loader of the part of every batch that this rank computes."""
     roles = setup.roles
     own_shards = roles.shards[comm.rank] if isinstance(roles, LockStepRoles) and roles.shards is not None else None
@@ -129,6 +153,7 @@ def _loader(task: Task, splits: Splits, plan: Plan, setup: AlgorithmSetup, comm:
         augment=task.augment,
         never_empty=task.step is not None,
         own_shards=own_shards,
+        stored=resident.training_batches(plan.seed),
         prefetches=device.type == "cuda",  # a CPU that computes has no time to prepare the next batch beside it
     )
 

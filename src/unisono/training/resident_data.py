@@ -1,0 +1,144 @@
+"""Data that stay on the GPU: each sample is copied there once, in the type in which it is stored; batches are gathered there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unisono.data.data_differences import PART_NAMES, is_far
+from unisono.data.declared import is_declared
+from unisono.data.fingerprint import sums_of
+from unisono.data.sample_random import epoch_key
+from unisono.data.source import Indices, Mapped, Source, Subset
+from unisono.data.splits import Splits
+from unisono.data.streamed_reads import StreamedReads
+from unisono.data.tensor_random import TensorRandom
+from unisono.data.tree import leaves, map_tree, num_bytes, num_rows
+from unisono.model.targets import HALVES
+from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.stored_batch import StoredBatch, StoredSamples
+from unisono.training.parts_on_device import PartsOnDevice
+
+SHARE = 0.4
+"""Share of the free memory of a GPU that data may take: a training needs the rest."""
+PIECE_BYTES = 2**27
+"""Bytes that are read and copied at a time."""
+TRIED = 8
+"""Samples that are read twice where code of a user changes them."""
+GATHERED = frozenset({"uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"})
+"""Types of arrays whose elements torch can gather on a GPU."""
+
+
+class ResidentSamples(StoredSamples):
+    """The samples of a source on a device. Changes that are declared are computed there, for each batch anew."""
+
+    def __init__(self, stored: Any, changes: Sequence[Any], augment: Any, dtype: torch.dtype) -> None:
+        self._stored = stored
+        self.device = next(leaf.device for _, leaf in leaves(stored))
+        self.num_bytes = num_bytes(stored)
+        self._changes = changes
+        self._augment = augment
+        self._dtype = dtype
+        self._of_others = torch.float32 if dtype in HALVES else dtype
+
+    def gather(self, numbers: Tensor) -> Any:
+        return map_tree(partial(torch.index_select, dim=0, index=numbers), self._stored)
+
+    def prepare(self, stored: Any, numbers: Tensor, epoch_key: Tensor) -> Any:
+        batch = stored
+        for change in self._changes:
+            batch = (change.on_tensors(batch[0]), *batch[1:])
+        if self._augment is not None:
+            batch = self._augment.on_tensors(batch, TensorRandom(epoch_key, numbers))
+        inputs, *others = batch
+        return _with_floats_as(inputs, self._dtype), *[_with_floats_as(part, self._of_others) for part in others]
+
+    def batch(self, indices: Indices, seed: int = 0, epoch: int = 0) -> StoredBatch:
+        """Local: the batch of these samples in an epoch of a training with this seed."""
+        return StoredBatch(self, indices, epoch_key(seed, epoch) if self._augment is not None else 0)
+
+
+def place(part: Source, device: torch.device, dtype: torch.dtype, augment: Any, free_bytes: int) -> ResidentSamples | str:
+    """Local, blocking for one read of all samples: copies them to the device. Returns why not where that cannot be, or where they
+    need more than `free_bytes`."""
+    if augment is not None and not is_declared(augment):
+        return "augment of the task is a function, which runs on the host; those of un.augment run on the GPU"
+    if isinstance(part, StreamedReads):
+        return "their reading draws random numbers"
+    base, indices, changes = _without_declared(part)
+    first = base.read(indices[:TRIED])
+    if isinstance(base, Mapped) and _differ(first, base.read(indices[:TRIED])):
+        return "two readings of the same sample differ"
+    if strange := {str(np.asarray(leaf).dtype) for _, leaf in leaves(first)} - GATHERED:
+        return f"they have the type {', '.join(sorted(strange))}"
+    total = num_bytes(first) * len(indices) // num_rows(first)
+    if total > free_bytes:
+        return f"they need {total / 1e9:.1f} GB, more than {free_bytes / 1e9:.1f} GB, which leaves room for the training"
+    stored = map_tree(partial(_empty_like, len(indices), device), first)
+    step = max(1, PIECE_BYTES * len(indices) // max(1, total))
+    for start in range(0, len(indices), step):
+        piece = base.read(indices[start : start + step])
+        for (_, target), (_, leaf) in zip(leaves(stored), leaves(piece), strict=True):
+            target[start : start + step].copy_(torch.from_numpy(np.ascontiguousarray(leaf)))
+    found = ResidentSamples(stored, changes, augment, dtype)
+    _try(found, device, len(indices))
+    return found
+
+
+def keep_on_device(splits: Splits, augment: Any, adapter: TorchAdapter) -> PartsOnDevice:
+    """Local, blocking for one read of all samples: copies the parts of the data to the device that fit there."""
+    found, notes, num_bytes_held = dict[str, tuple[Source, ResidentSamples]](), [], 0
+    for name, part in splits.parts().items():
+        room = int(SHARE * torch.cuda.mem_get_info(adapter.device)[0]) if adapter.device.type == "cuda" else PIECE_BYTES
+        placed = place(part, adapter.device, adapter.dtype, augment if name == "train" else None, room)
+        if isinstance(placed, str):
+            notes.append(f"the {PART_NAMES[name]} data are read by the host in every epoch: {placed}")
+        else:
+            found[name] = part, placed
+            num_bytes_held += placed.num_bytes
+    if found:
+        names = " and ".join(f"{PART_NAMES[name]}" for name in found)
+        notes.insert(
+            0, f"the {names} data lie on the GPU ({num_bytes_held / 1e6:,.1f} MB; --resident off reads them in every epoch)"
+        )
+    return PartsOnDevice(found, "; ".join(notes))
+
+
+def _without_declared(part: Source) -> tuple[Source, Indices, list[Any]]:
+    """Returns what is stored: the source inside of the outermost changes that are declared, the numbers of the samples there, and
+    these changes in their order."""
+    indices, changes = np.arange(len(part)), list[Any]()
+    while True:
+        if isinstance(part, Subset):
+            indices, part = part.indices[indices], part.source
+        elif isinstance(part, Mapped) and part.inputs_only and is_declared(part.change):
+            changes.insert(0, part.change)
+            part = part.source
+        else:
+            return part, indices, changes
+
+
+def _differ(first: Any, again: Any) -> bool:
+    sums, others = dict(sums_of(first)), dict(sums_of(again))
+    return any(is_far(one, others.get(where)) for where, one in sums.items())
+
+
+def _empty_like(length: int, device: torch.device, leaf: Any) -> Tensor:
+    """Returns memory on the device for as many samples like those of an array."""
+    array = np.asarray(leaf)
+    return torch.empty((length, *array.shape[1:]), dtype=torch.from_numpy(array[:0]).dtype, device=device)
+
+
+def _with_floats_as(tree: Any, dtype: torch.dtype) -> Any:
+    return map_tree(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, tree)
+
+
+def _try(samples: ResidentSamples, device: torch.device, length: int) -> None:
+    """Computes the changes once, which copies their constants to the device."""
+    numbers = torch.arange(min(2, length), device=device)
+    samples.prepare(samples.gather(numbers), numbers, torch.zeros(1, dtype=torch.int64, device=device))
