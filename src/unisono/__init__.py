@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unisono.data.fitted_inputs import map_fitted
     from unisono.data.node_staging import stage
     from unisono.data.sample_random import SampleRandom
+    from unisono.data.scale import Scale
     from unisono.data.source import Source
     from unisono.data.sources.arrays import Arrays
     from unisono.data.sources.digits import digits
@@ -52,6 +53,7 @@ _HOMES: Mapping[str, str] = {
     "Zarr": "unisono.data.sources.zarr",
     "Source": "unisono.data.source",
     "SampleRandom": "unisono.data.sample_random",
+    "Scale": "unisono.data.scale",
     "OwnStep": "unisono.model.torch.own_step",
     **dict.fromkeys(("train", "tune"), "unisono.api"),
     **dict.fromkeys(("DistributedOptimizer", "ShardedLoader"), "unisono.own_loop"),
@@ -88,6 +90,7 @@ __all__ = [
     "SAT6",
     "SUM",
     "SampleRandom",
+    "Scale",
     "Scene",
     "ShardedLoader",
     "Source",

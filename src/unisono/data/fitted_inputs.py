@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from unisono.data.checks import sample_ids
+from unisono.data.declared import DeclaredChange
 from unisono.data.source import Mapped, Source, Subset
 from unisono.data.splits import Splits
 from unisono.errors import UsageError
@@ -103,7 +104,7 @@ def describe_unfitted(changes: Sequence[Mapped]) -> list[str]:
     names = dict.fromkeys(
         getattr(one.change, "__qualname__", type(one.change).__name__)
         for one in changes
-        if not isinstance(one, Fitted) and any(_is_number(value) for value in _held_by(one.change))
+        if not isinstance(one, Fitted) and _may_be_fitted(one.change)
     )
     return [
         f"the change {name} of the data holds numbers and is the same in every fold; if they were computed from the training data, "
@@ -121,6 +122,11 @@ def _fitted(fit: Fit, train: Source) -> Change:
             f"{type(change).__name__}"
         )
     return change
+
+
+def _may_be_fitted(change: Any) -> bool:
+    """Whether a function holds numbers; a declared change knows which of its numbers are no more than a unit."""
+    return change.may_be_fitted if isinstance(change, DeclaredChange) else any(_is_number(value) for value in _held_by(change))
 
 
 def _held_by(change: Any) -> Iterator[Any]:

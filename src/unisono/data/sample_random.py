@@ -132,7 +132,7 @@ class SampleRandom:
 
 
 def epoch_key(seed: int, epoch: int) -> int:
-    """Pure: returns the key that a sample's number is mixed with in an epoch, as a signed number of 64 bits, which a tensor holds."""
+    """Pure: returns what the samples' numbers are mixed with in an epoch, as a signed number of 64 bits, which a tensor holds."""
     of_seed = _mixed(np.zeros(1, dtype=np.uint64), np.array([seed % 2**64], dtype=np.uint64))
     of_epoch = _mixed(of_seed, np.array([epoch % 2**64], dtype=np.uint64))
     return int(of_epoch.view(np.int64)[0])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from unisono.data.declared import DeclaredChange
 from unisono.errors import UsageError
 
 Indices = npt.NDArray[np.int64]
@@ -133,12 +134,15 @@ class Source(ABC):
         Args:
             change: A function of the batch, a tuple, that returns the new batch.
         """
+        if isinstance(change, DeclaredChange):
+            raise UsageError(f"{change!r} changes inputs, and map would give it the whole batch; use map_inputs({change!r})")
         return Mapped(self, change)
 
     def map_inputs(self, change: Callable[[Any], Any]) -> Source:
         """Returns a source that applies a function to the inputs of every batch, such as a scaling.
 
-        The function must treat each sample by itself. Targets and weights stay. Local.
+        The function must treat each sample by itself. Targets and weights stay. A declared change, `un.Scale`, can also be
+        computed on a GPU. Local.
 
         Example:
             import unisono as un
@@ -213,6 +217,8 @@ class Mapped(Source):
         return self.source.groups()
 
     def describe(self) -> Mapping[str, Any]:
+        if isinstance(self.change, DeclaredChange):
+            return {**self.source.describe(), "mapped": self.change.describe()}
         return {**self.source.describe(), "mapped": getattr(self.change, "__name__", type(self.change).__name__)}
 
     def close(self) -> None:
