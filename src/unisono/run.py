@@ -34,12 +34,20 @@ from unisono.training.checkpointing.checkpoint import CheckpointStore
 from unisono.training.checkpointing.saving import SaveInterval, Saving
 from unisono.training.clock import Clock
 from unisono.training.evaluation import evaluation_batch
+from unisono.training.gpu_precision import set_precision
 from unisono.training.prepare import prepare
 from unisono.training.progress import FINISHED, INTERRUPTED, Progress
 from unisono.training.run_folder.attempt_record import record_attempt
 from unisono.training.run_folder.hash_record import open_hash_record, short_hash
 from unisono.training.run_folder.run_directory import as_json
-from unisono.training.run_folder.run_output import RunOutput, averages_there, has_checkpoint, older_settings, open_run_output
+from unisono.training.run_folder.run_output import (
+    RunOutput,
+    averages_there,
+    compiled_there,
+    has_checkpoint,
+    older_settings,
+    open_run_output,
+)
 from unisono.training.run_folder.run_record import summary_of
 from unisono.training.run_folder.run_status import Status
 from unisono.training.run_folder.weights import save_weights, weights_of
@@ -178,12 +186,18 @@ def execute(
         held.callback(torch.set_num_threads, torch.get_num_threads())  # which shards may change
         is_first = comm.rank == 0
         earlier = on_all_ranks(
-            comm, lambda: (has_checkpoint(config), older_settings(config), averages_there(config)) if is_first else None
+            comm,
+            lambda: (
+                (has_checkpoint(config), older_settings(config), averages_there(config), compiled_there(config))
+                if is_first
+                else None
+            ),
         )
-        resumes, older, averages = comm.broadcast_object(earlier)
+        resumes, older, averages, compiled = comm.broadcast_object(earlier)
         config = replace(config, changes={**older, **config.changes})
-        job = on_all_ranks(comm, lambda: prepare(config, comm, spans, task, resumes, averages))
+        job = on_all_ranks(comm, lambda: prepare(config, comm, spans, task, resumes, averages, compiled))
         parts = job.parts
+        held.enter_context(set_precision(parts.task.precision, parts.adapter.device))
         expect_same_settings(comm, {**job.record["settings"], "algorithm": job.record["algorithm"], "on_nan": job.record["on_nan"]})
         samples = expect_same_data(comm, parts.splits.parts())
         unrepeatable = describe_unrepeatable(samples)

@@ -94,4 +94,6 @@ class DeclaredChange(Declared, ABC):
 
     def _check(self, inputs: Any) -> None:
         for place, leaf in leaves(inputs):
-            self._check_shape(f"the inputs at {place}" if place else "the inputs", tuple(np.shape(leaf)))
+            self._check_shape(
+                f"the inputs at {place}" if place else "the inputs", tuple(leaf.shape) if hasattr(leaf, "shape") else np.shape(leaf)
+            )

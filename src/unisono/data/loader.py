@@ -80,6 +80,17 @@ class Loader:
         stays = self.stored is not None or (self.source.in_memory and not waits)
         return in_bursts(jobs) if stays else read_ahead(jobs)
 
+    def usual_sizes(self) -> frozenset[int]:
+        """Pure: the numbers of samples of this worker's batches, or micro-batches, in all steps but the last of an epoch."""
+        shards = (self.shard,) if self.own_shards is None else self.own_shards
+        lengths = [self.plan.part(0, shard, self.num_shards) for shard in shards]
+        sizes = [part.stop - part.start for part in lengths]
+        return frozenset(
+            (piece := cut(size, min(self.accumulate, size), number)).stop - piece.start
+            for size in sizes
+            for number in range(min(self.accumulate, size))
+        )
+
     def portion(self, epoch: int, step: int) -> Portion:
         """Local, blocking: returns a single portion, for a worker that gets the number of its next step from a server."""
         order = self._orders.get(epoch)

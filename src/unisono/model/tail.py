@@ -62,6 +62,8 @@ class Tail:
 
     def __init__(self, empty: Callable[[int, torch.dtype], Tensor], num_metric_sums: int, num_uses: int) -> None:
         self.vector = empty(HEAD + num_metric_sums + num_uses, torch.float64).zero_()
+        self.known_weight: float | None = None
+        """On a GPU: the weight of the batch that was added last, where shapes alone decide it."""
         self.metric_sums = self.vector[HEAD : HEAD + num_metric_sums]
         self.uses = self.vector[HEAD + num_metric_sums :]
         self._num_metric_sums = num_metric_sums
@@ -72,8 +74,9 @@ class Tail:
         """Local: on a CPU too, sums are added as on a GPU, by torch; for tests."""
         self._host = None
 
-    def add(self, loss_sum: Tensor | float, weight: Tensor | float, num_samples: int) -> None:
-        """Local, without a wait for the device: adds the sums of one batch."""
+    def add(self, loss_sum: Tensor | float, weight: Tensor | float, num_samples: int, counted_by_host: bool = False) -> None:
+        """Local, without a wait for the device: adds the sums of one batch. `counted_by_host`: on a GPU, what the host knows of it
+        (the samples, and a weight that is a plain number) is among the numbers with which the tail begins."""
         if self._host is not None:
             loss = loss_sum if isinstance(loss_sum, float) else loss_sum.item()
             host = self._host
@@ -85,8 +88,10 @@ class Tail:
             return
         assert isinstance(loss_sum, Tensor), "on a GPU nothing comes from the host"
         self.vector[LOSS] += loss_sum.detach()
-        self.vector[WEIGHT] += weight
-        if num_samples:
+        self.known_weight = weight if isinstance(weight, float) else None
+        if not (counted_by_host and isinstance(weight, float)):
+            self.vector[WEIGHT] += weight
+        if not counted_by_host:
             self.vector[SAMPLES] += num_samples
 
     def add_metrics(self, sums: Tensor | Sequence[float]) -> None:
@@ -98,10 +103,9 @@ class Tail:
                 self._host[place] += number
 
     def clear(self, head: Tensor | None = None) -> None:
-        """Local: sets all sums to zero; with `head`, numbers on the device, to these, and every parameter counts as used."""
+        """Local: sets all sums to zero; with `head`, numbers on the device, to these, and leaves the use flags."""
         if head is not None:
             self.vector[: len(head)].copy_(head)
-            self.uses.fill_(1)
         elif self._host is not None:
             self._host.fill(0)
         else:

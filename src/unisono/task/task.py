@@ -14,7 +14,8 @@ from unisono.task.options import DOC, check, lists_fields, option
 T = TypeVar("T")
 
 EXPERIMENT = "the experiment"
-PRECISIONS = ("float32", "bf16")
+PRECISIONS = ("float32", "tf32", "bf16")
+COMPILE = ("auto", "on", "off")
 FINAL, BEST = "final", "best"
 """Weights that a training leaves: those of its end, and those of its best epoch."""
 
@@ -177,6 +178,12 @@ class Task:
     )
     clip_norm: float | None = setting(None, "clip the gradient to this global norm", above=0)
     precision: str = setting("float32", f"precision of the computation: {' or '.join(PRECISIONS)}", "P", choices=PRECISIONS)
+    compile: str = setting(
+        "auto",
+        "compile model and loss, which makes steps faster and takes some time first: on, off, or auto: on a GPU where it pays",
+        "C",
+        choices=COMPILE,
+    )
     accumulate: int = setting(
         1,
         "compute each worker's part of a batch in K micro-batches, to save memory; the result is the same up to rounding, but not "

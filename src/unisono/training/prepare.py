@@ -70,9 +70,11 @@ def prepare(
     task: Task | None,
     resumes: bool,
     averages: Averages = OF_OUTPUTS,
+    compiled: str | None = None,
 ) -> Job:
     """Local, blocking: makes all parts of one rank's training; mistakes in the configuration are reported here. `resumes`: a state
-    will be loaded, so initial weights are not needed. `averages` are those of the metrics of the run that is resumed."""
+    will be loaded, so initial weights are not needed. `averages` are those of the metrics of the run that is resumed, `compiled` says
+    whether its model was compiled."""
     task = load_task(config.task_file) if task is None else task
     changes = dict(config.changes)
     if "interval" in task.schedule_options and changes.get("schedule.interval", "") is None:
@@ -96,6 +98,7 @@ def prepare(
         layout=layout,
         device=config.device,
         capture=config.capture,
+        compiled=compiled,
         resident=config.resident,
         on_nan=config.on_nan,
         replay=_recorded_calls(config),
@@ -122,7 +125,7 @@ def prepare(
     model, in_shards, can_shard = parts.adapter.model, task.shards is not None, config.algorithm == "allreduce"
     found = (
         parts.schedule_note,
-        parts.resident.note,
+        *parts.notes,
         shard_note(task),
         lonely_note(task, model, len(parts.splits.train)),
         batch_note(model, parts.num_learning, in_shards, can_shard),

@@ -34,6 +34,8 @@ class AssemblyOptions:
     """The averages of a run or study that began earlier."""
     capture: str = "auto"
     """Whether steps on a GPU are recorded and repeated: auto or off."""
+    compiled: str | None = None
+    """Whether the model was compiled in the run that is resumed: on or off; None where there is none."""
     resident: str = "auto"
     """Whether data that fit are kept on a GPU: auto or off."""
     init_from: Path | None = None
@@ -66,5 +68,7 @@ class TrainingParts:
     """Number of processes, or virtual workers, that learn from samples of their own."""
     resident: PartsOnDevice = field(default_factory=PartsOnDevice)
     """The data that lie on the device."""
+    notes: Sequence[str] = ()
+    """What a user should know about how it is computed."""
     schedule_note: str = ""
     """How often the torch scheduler makes a step; empty where there is none."""

@@ -109,13 +109,13 @@ class TorchAdapter(ModelAdapter):
         part.report_remaining_buckets()
         self.tail.set_uses(part.used)
 
-    def compute(self, batch: Any, step: int = 0, counts_samples: bool = True) -> None:
+    def compute(self, batch: Any, step: int = 0, counted_by_host: bool = False) -> None:
         """Local: adds the gradient of a batch on the device to the gradient, and its sums to the tail."""
         with self.autocast():
             found = self.body(self.model, batch, step)
-        self.backward(found if counts_samples else found._replace(num_samples=0), self.parts[""])
+        self.backward(found, self.parts[""], counted_by_host)
 
-    def backward(self, found: Outcome, part: FlatParameters) -> None:
+    def backward(self, found: Outcome, part: FlatParameters, counted_by_host: bool = False) -> None:
         """Local: computes the gradients of a summed loss for a part of the model, and adds the sums of the batch to the tail."""
         self._refuse_unfrozen()
         if found.gradients is not None:
@@ -126,7 +126,7 @@ class TorchAdapter(ModelAdapter):
             part.end_backward()
         else:
             raise UsageError(NO_GRADIENT)
-        self.tail.add(found.loss_sum, found.weight, found.num_samples)
+        self.tail.add(found.loss_sum, found.weight, found.num_samples, counted_by_host)
         if self.measure is not None:
             self.tail.add_metrics(self.measure(found.outputs, found.targets, found.weights))
 
@@ -155,23 +155,30 @@ class TorchAdapter(ModelAdapter):
         held.update(settings, uses)
         return True
 
-    def apply_on_device(self, settings: Sequence[Mapping[str, Any]], part: str = "") -> None:
+    def apply_on_device(self, settings: Sequence[Mapping[str, Any]], part: str = "", factor: Tensor | None = None) -> None:
         """Local, without a wait for the device: as `apply_gradients` with the weight of the tail. An update that is not finite
-        is skipped on the device, which the fused optimisers can do."""
+        is skipped on the device, which the fused optimisers can do. `factor` is 1 / weight where the host knows that, and that it
+        is positive."""
         held, vector, not_finite = self.parts[part], self.tail.vector, self._not_finite
+        left_out = not_finite
         if self._leaves_out:
             not_finite.zero_()
         torch._amp_foreach_non_finite_check_and_unscale_([vector[LOSS : LOSS + 1]], not_finite, self._one)
-        factor = vector[WEIGHT].reciprocal()
+        weight_is_known = factor is not None
+        if factor is None:
+            factor = vector[WEIGHT].reciprocal()
         if self.clip_norm is not None:
             norm = held.squared_norm().sqrt() * factor
             factor = factor * torch.clamp(self.clip_norm / (norm + CLIP_EPS), max=1.0)
         held.scale_if_finite(factor, not_finite)
         vector[NOT_FINITE].copy_(not_finite)
+        if not weight_is_known:
+            left_out = torch.maximum(not_finite, (vector[WEIGHT] <= 0).float())
         # Only the others know of parameters that we did not use; so only then there is something to wait for.
         uses = held.used if held.used.all() else self.tail.read(0)[1][: len(held.tensors)]
-        held.update(settings, uses, left_out=torch.maximum(not_finite, vector[WEIGHT] <= 0))
-        self.put_back_buffers(not_finite > 0)
+        held.update(settings, uses, left_out=left_out)
+        if self._leaves_out:
+            self.put_back_buffers(not_finite > 0)
 
     def captured_steps(self) -> CapturedSteps | None:
         """Local: the recorded steps of this replica; None where each runs as it is."""

@@ -69,6 +69,8 @@ class LossBody:
 
     def __init__(self, loss: Callable[..., tuple[Tensor, Tensor | float]] | None) -> None:
         self.loss = loss
+        self.compute: Callable[[nn.Module, Any, Any], Outcome] = compute_loss
+        """Computes model and loss for a batch to learn from."""
 
     def begin(self, stage: str, step: int | None, epoch: int | None) -> None:
         """Does nothing: a loss keeps nothing from batch to batch."""
@@ -91,7 +93,7 @@ class LossBody:
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
         assert self.loss is not None
-        return _outcome(model, self.loss, batch)
+        return self.compute(model, self.loss, batch)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
         """Returns outputs, targets, and the loss sum and weight of a batch; without a loss they are None and 0."""
@@ -103,7 +105,7 @@ class LossBody:
         return Evaluated(outputs, targets, weights, loss_sum, weight, num_rows(inputs))
 
 
-def _outcome(model: nn.Module, loss: Callable[..., tuple[Tensor, Tensor | float]], batch: Any) -> Outcome:
+def compute_loss(model: nn.Module, loss: Callable[..., tuple[Tensor, Tensor | float]], batch: Any) -> Outcome:
     """Local: computes the loss of a batch."""
     inputs, targets, weights = split_batch(_prepared(batch))
     outputs = call(model, inputs)

@@ -26,7 +26,7 @@ from torch import Tensor
 from unisono.errors import UsageError
 from unisono.launch.excepthook import user_code_line
 from unisono.model.base import StreamKey
-from unisono.model.tail import HEAD, SAMPLES, SAVE, STOP
+from unisono.model.tail import HEAD, SAMPLES, SAVE, STOP, WEIGHT
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.host_state import HostState
 from unisono.model.torch.one_vector import has_own_step
@@ -62,6 +62,8 @@ class CapturedSteps:
         self._recordings: dict[Hashable, _Recording] = {}
         self._num_warm_ups: Counter[Hashable] = Counter()
         self._sizes: set[Hashable] = set()
+        self._weights: dict[Hashable, float | None] = {}
+        """The weight of the batches of a step, where it was the same plain number each time."""
 
     def step(self, batch: Any, key: StreamKey, votes: Votes, settings: GroupSettings) -> None:
         """A whole step of the only process: gradient and update."""
@@ -76,7 +78,7 @@ class CapturedSteps:
 
         def work(place: StepBatch, inputs: Mapping[str, Tensor]) -> None:
             self._compute(place, inputs, is_first=True)
-            self._update(settings, inputs)
+            self._update(settings, inputs, inputs["factor"][0] if "factor" in inputs else None)
 
         self._run(("step", shape_of(batch)), as_it_is, work, batch, key, votes, settings)
 
@@ -116,12 +118,12 @@ class CapturedSteps:
         if is_first:
             adapter.keep_buffers()
             adapter.clear_gradients(inputs["head"])
-        adapter.compute(place.read(inputs), counts_samples=not is_first)
+        adapter.compute(place.read(inputs), counted_by_host=is_first)
 
-    def _update(self, settings: GroupSettings, inputs: Mapping[str, Tensor]) -> None:
+    def _update(self, settings: GroupSettings, inputs: Mapping[str, Tensor], factor: Tensor | None = None) -> None:
         rates = inputs["lr"]
         with _as_recordable(_optimizer_of(self._adapter)):
-            self._adapter.apply_on_device([{**group, "lr": rates[number]} for number, group in enumerate(settings)])
+            self._adapter.apply_on_device([{**group, "lr": rates[number]} for number, group in enumerate(settings)], factor=factor)
 
     def _gradient_as_it_is(self, batch: Any, key: StreamKey, votes: Votes, is_first: bool) -> None:
         adapter = self._adapter
@@ -149,6 +151,8 @@ class CapturedSteps:
             if self._num_warm_ups[name] < WARM_UPS:
                 self._num_warm_ups[name] += 1
                 self._warm_up(as_it_is, key)
+                weight = self._adapter.tail.known_weight
+                self._weights[name] = weight if weight == self._weights.get(name, weight) else None
                 return
             found = self._record(name, work, batch, key, settings)
         if found is None:
@@ -157,6 +161,8 @@ class CapturedSteps:
         values = {} if found.place is None else dict(found.place.values(batch))
         if "head" in found.inputs.on_device:
             values["head"] = found.head(votes, num_samples_of(batch))
+        if "factor" in found.inputs.on_device:
+            values["factor"] = found.factor
         if "lr" in found.inputs.on_device:
             values["lr"] = [group["lr"] for group in settings]
         if values:
@@ -198,10 +204,14 @@ class CapturedSteps:
         try:
             place = None if batch is None else place_of(batch, adapter.to_device_batch)
             fields = {} if place is None else dict(place.fields)
-            if place is not None:
-                fields["head"] = (torch.float64, HEAD + adapter.tail.metric_sums.numel())
+            weight = self._weights.get(name)
+            if place is not None:  # the others hear of it: then use flags are among it
+                sums = HEAD + adapter.tail.metric_sums.numel()
+                fields["head"] = (torch.float64, sums if settings else adapter.tail.vector.numel())
             if settings:
                 fields["lr"] = (torch.float32, len(settings))
+            if weight and settings and adapter.clip_norm is None:
+                fields["factor"] = (torch.float32, 1)
             inputs = StepInputs(fields, adapter.device)
             if key is not None:
                 adapter.seed(key)
@@ -214,7 +224,7 @@ class CapturedSteps:
             self.reason = f"{_first_line(error)}{where}"
             self._recordings.clear()
             return None
-        found = self._recordings[name] = _Recording(inputs, place, repeat)
+        found = self._recordings[name] = _Recording(inputs, place, repeat, weight or 0.0, HEAD + adapter.tail.metric_sums.numel())
         return found
 
     def _can_update(self, settings: GroupSettings) -> bool:
@@ -230,11 +240,21 @@ class _Recording:
     inputs: StepInputs
     place: StepBatch | None
     repeat: Callable[[], None]
+    weight: float
+    """The weight of its batches where shapes alone decide it, else 0."""
+    num_sums: int
+    """Number of sums at the beginning of a tail; use flags follow."""
+
+    @property
+    def factor(self) -> float:
+        """What makes a mean of summed gradients."""
+        return 1.0 / self.weight
 
     def head(self, votes: Votes, num_samples: int) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The sums with which the tail of a step begins."""
-        head = np.zeros(len(self.inputs.on_device["head"]))
-        head[SAMPLES], (head[STOP], head[SAVE]) = num_samples, votes
+        head = np.ones(len(self.inputs.on_device["head"]))
+        head[: self.num_sums] = 0
+        head[SAMPLES], (head[STOP], head[SAVE]), head[WEIGHT] = num_samples, votes, self.weight
         return head
 
 

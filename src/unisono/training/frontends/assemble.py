@@ -19,16 +19,20 @@ from unisono.data.splits import Splits
 from unisono.data.streamed_reads import splits_with_streams
 from unisono.errors import UsageError
 from unisono.model.torch.adapter import TorchAdapter
+from unisono.model.torch.body import LossBody, compute_loss
+from unisono.model.torch.compiled_loss import CompiledLoss
 from unisono.model.torch.recorder import CudaRecorder, Recorder
 from unisono.optim.schedules import Schedule
 from unisono.optim.torch_schedulers import EPOCH, Stepped
 from unisono.task.overrides import ResolvedTask
 from unisono.task.task import Task
 from unisono.training.batch_norms import refuse_synchronised
+from unisono.training.compiling import ON, choose
 from unisono.training.early_stopping import make_goals
 from unisono.training.frontends.base import Extent, FrontEnd, frontend_of
 from unisono.training.frontends.device import compute_device
 from unisono.training.frontends.factories import make_model, make_splits
+from unisono.training.gpu_precision import describe_precision, lay_out
 from unisono.training.parts_on_device import PartsOnDevice
 from unisono.training.run_folder.weights import initialise
 from unisono.training.train_metrics import TrainMetrics
@@ -53,6 +57,7 @@ def assemble(
         )
     splits = splits_with_streams(make_splits(resolved))
     model = make_model(resolved, device)
+    layout_note = lay_out(model, device, task.precision)
     refuse_synchronised(model, setup.roles.num_learning, task.shards is not None)
     task = frontend_of(task, model).with_defaults()
     front = frontend_of(task, model)
@@ -64,6 +69,7 @@ def assemble(
     goals = make_goals(task, comparable, splits.validation is not None, options.on_nan)
     if options.init_from is not None:  # before the optimiser, which may keep a copy of the weights
         initialise(model, options.init_from)
+    compiles, compile_note = choose(task, model, device, splits.train, plan.steps_per_epoch, options.compiled, body)
     train_metrics = front.train_metrics(metrics)
     empty = comm.empty if device == comm.device else partial(_empty_vector, device)
     adapter = TorchAdapter(
@@ -98,13 +104,19 @@ def assemble(
         settings = partial(_settings_of_worker, settings, setup.roles.num_workers, steps_of_workers, plan.steps_per_epoch)
     else:
         algorithm = setup.kind(comm, adapter, setup.options, options.spans, setup.roles.group)
+    loader = _loader(task, splits, plan, setup, comm, device, resident)
+    if compiles == ON and isinstance(body, LossBody):
+        body.compute = CompiledLoss(compute_loss, loader.usual_sizes(), task.compile == ON)
     return TrainingParts(
-        task=_with_interval(task, stepped),
+        task=replace(_with_interval(task, stepped), compile=compiles),
         splits=splits,
         adapter=adapter,
         algorithm=algorithm,
-        loader=_loader(task, splits, plan, setup, comm, device, resident),
+        loader=loader,
         resident=resident,
+        notes=tuple(
+            note for note in (describe_precision(task.precision, device), layout_note, compile_note, resident.note) if note
+        ),
         metrics=metrics,
         train_metrics=train_metrics,
         settings=settings,

@@ -92,6 +92,12 @@ def averages_there(config: TrainConfig) -> dict[str, str]:
     return dict(recorded_averages(there)) if there else {}
 
 
+def compiled_there(config: TrainConfig) -> str | None:
+    """Local, on rank 0: whether the model of the run in the directory was compiled, "on" or "off"; None where there is none."""
+    there = _record_there(config)
+    return there.get("settings", {}).get("compile", "off") if there else None
+
+
 def older_settings(config: TrainConfig) -> dict[str, Any]:
     """Local, on rank 0: settings whose default was another when the run to be resumed or repeated was begun, as they were then."""
     there = None if config.replay is None else Path(config.replay)  # a run, or the record of one

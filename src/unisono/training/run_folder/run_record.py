@@ -41,6 +41,8 @@ def record_of(config: TrainConfig, resolved: ResolvedTask, size: int, averages: 
     }
     if task.weights is None:
         del settings["weights"]  # as in runs of earlier versions, whose record stays as it is
+    if task.compile != "on":  # what "auto" has decided; older runs have no such setting
+        del settings["compile"]
     if task.data_seed is None:  # as in the records of older versions, which seeded nothing for `data`
         del settings["data_seed"]
     return {
