@@ -74,6 +74,9 @@ class Scale(DeclaredChange):
                 else (self._given.get("factor", one), self._given.get("offset", zero))
             )
             self.factor, self.offset = (values.astype(np.float32) for values in exact)
+        self._has_offset = bool(self.offset.any())
+        # Plain values, as a compiler of the torch form cannot read those of arrays.
+        self._as_number = {name: None if values.ndim else float(values) for name, values in self._constants().items()}
         if not all(np.isfinite(values).all() for values in (self.factor, self.offset)):
             raise UsageError(f"the numbers of {self!r} must be finite in float32; check what they were computed from")
 
@@ -90,8 +93,8 @@ class Scale(DeclaredChange):
         if leaf.is_complex():
             raise UsageError(f"un.Scale takes real numbers; received {leaf.dtype}. Convert the inputs first")
         # Two operations, as a fused one would round once.
-        changed = leaf.float() * self._operand("factor", self.factor, leaf)
-        return changed.add_(self._operand("offset", self.offset, leaf)) if self._has_offset else changed
+        changed: torch.Tensor = leaf.float() * self._operand("factor", leaf)
+        return changed.add_(self._operand("offset", leaf)) if self._has_offset else changed
 
     def _check_shape(self, place: str, shape: tuple[int, ...]) -> None:
         for values in (self.factor, self.offset):
@@ -115,16 +118,16 @@ class Scale(DeclaredChange):
     def __repr__(self) -> str:
         return f"un.Scale({', '.join(f'{name}={_shown(values)}' for name, values in self._given.items())})"
 
-    @property
-    def _has_offset(self) -> bool:
-        return bool(self.offset.any())
+    def _constants(self) -> dict[str, Numbers]:
+        return {"factor": self.factor, "offset": self.offset}
 
-    def _operand(self, name: str, values: Numbers, leaf: torch.Tensor) -> Any:
+    def _operand(self, name: str, leaf: torch.Tensor) -> Any:
         """Returns the numbers as torch takes them beside this tensor. A plain number needs no memory on the device."""
-        if not values.ndim:
-            return float(values)
-        on_device = self._constant_on(name, values, leaf.device)
-        return on_device.reshape(_along(values, leaf.ndim).shape)
+        number = self._as_number[name]
+        if number is not None:
+            return number
+        on_device = self._constant_on(name, self._constants()[name], leaf.device)
+        return on_device.reshape(on_device.shape + (1,) * (leaf.ndim - 1 - on_device.ndim))
 
 
 def _along(values: Numbers, num_axes: int) -> Numbers:
