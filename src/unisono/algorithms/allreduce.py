@@ -73,11 +73,10 @@ class AllReduce(LockStepAlgorithm):
             return self._own_step(adapter.own_step, micro_batches[0], at)
         began = perf_counter_ns()
         if self.captured is not None and self.captured.updates and self.comm.size == 1 and len(micro_batches) == 1:
-            self.captured.step(micro_batches[0], at.key, (at.stop, at.save), at.settings[""])
+            is_kept = self.captured.step(micro_batches[0], at.key, (at.stop, at.save), at.settings[""])
             if self.spans is not None:
                 self.spans.add("compute", "step", began, perf_counter_ns())
-            adapter.tail.send(at.step)
-            return adapter.tail.completed_stats()
+            return adapter.tail.send(at.step, is_kept)
         computed = self.gradient(micro_batches, at)
         exchanged = perf_counter_ns()
         found = self._update("", at)
@@ -122,8 +121,7 @@ class AllReduce(LockStepAlgorithm):
                 self.captured.update(at.settings[part])
             else:
                 adapter.apply_on_device(at.settings[part], part)
-            adapter.tail.send(at.step)
-            return adapter.tail.completed_stats()
+            return adapter.tail.send(at.step)
         stats, uses = adapter.tail.read(at.step)
         if not stats.weight > 0 and is_finite(stats):
             return (stats,)  # no sample counts, so there is no update; the trainer says so
@@ -172,7 +170,7 @@ class AllReduce(LockStepAlgorithm):
         return (_combine_updates(found),)
 
     def flush_stats(self) -> Sequence[StepStats]:
-        return () if self._waits else self.adapter.tail.completed_stats(keep_newest=0)
+        return () if self._waits else self.adapter.tail.flush()
 
     def state(self) -> dict[str, Any]:
         return {"settled": self._statistics.before}

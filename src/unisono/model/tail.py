@@ -6,7 +6,6 @@ further message.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -16,11 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unisono.model.late_sums import LateSums
+
 LOSS, WEIGHT, SAMPLES, STOP, SAVE, NOT_FINITE = range(6)
 HEAD = 6
-LATEST = 8
-"""Number of steps after which, at the latest, the sums of a step on a GPU are known and acted upon, alike on all ranks: so long the
-host may be ahead of the device."""
 NOTHING: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
@@ -67,7 +65,7 @@ class Tail:
         self.metric_sums = self.vector[HEAD : HEAD + num_metric_sums]
         self.uses = self.vector[HEAD + num_metric_sums :]
         self._num_metric_sums = num_metric_sums
-        self._sent: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
+        self._late: LateSums | None = None
         self._host: npt.NDArray[np.float64] | None = self.vector.numpy() if self.vector.device.type == "cpu" else None
 
     def use_as_on_device(self) -> None:
@@ -131,28 +129,21 @@ class Tail:
         host = self.vector.cpu().numpy() if self._host is None else self._host
         return self._stats_of_step(step, host), host[HEAD + self._num_metric_sums :]
 
-    def send(self, step: int) -> None:
-        """Local, on a GPU: starts to copy the sums to the host, behind all that was started before."""
-        if self.vector.device.type == "cpu":
-            self._sent.append((step, self.vector.clone(), None))
-            return
-        buffer = torch.empty(self.vector.shape, dtype=torch.float64, pin_memory=True)
-        buffer.copy_(self.vector, non_blocking=True)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record(torch.cuda.current_stream(self.vector.device))  # which need not be the current device
-        self._sent.append((step, buffer, done))
+    @property
+    def late(self) -> LateSums:
+        """On a GPU: the sums on their way to the host."""
+        if self._late is None:
+            self._late = LateSums(self.vector)
+        return self._late
 
-    def completed_stats(self, keep_newest: int = LATEST) -> list[StepStats]:
-        """Local: returns the sums of the steps that `send` was called for, all but the newest `keep_newest`; waits for the
-        device where their copies are not finished. The result is the same on all ranks; which copies happen to be finished is
-        not."""
-        found = []
-        while len(self._sent) > keep_newest:
-            step, buffer, done = self._sent.popleft()
-            if done is not None:
-                done.synchronize()
-            found.append(self._stats_of_step(step, buffer.numpy()))
-        return found
+    def send(self, step: int, is_kept: bool = False) -> list[StepStats]:
+        """Local, on a GPU: sends the sums of a step to the host, behind all that was started before; returns those of earlier steps
+        that are known by now. The result is the same on all ranks. Where `is_kept`, they are among the `late` ones already."""
+        return [self._stats_of_step(*row) for row in self.late.add(step, is_kept)]
+
+    def flush(self) -> list[StepStats]:
+        """Local; waits for the device: returns the sums of all steps that were sent and not returned yet."""
+        return [self._stats_of_step(*row) for row in self.late.flush()]
 
     def _stats_of_step(self, step: int, host: npt.NDArray[np.float64]) -> StepStats:
         """Returns the sums that lie in this vector on the host as the statistics of `step`."""

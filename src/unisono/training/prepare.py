@@ -73,8 +73,8 @@ def prepare(
     compiled: str | None = None,
 ) -> Job:
     """Local, blocking: makes all parts of one rank's training; mistakes in the configuration are reported here. `resumes`: a state
-    will be loaded, so initial weights are not needed. `averages` are those of the metrics of the run that is resumed, `compiled` says
-    whether its model was compiled."""
+    will be loaded, so initial weights are not needed. `averages` are those of the metrics of the run that is resumed; `compiled`
+    says whether its model was compiled."""
     task = load_task(config.task_file) if task is None else task
     changes = dict(config.changes)
     if "interval" in task.schedule_options and changes.get("schedule.interval", "") is None:

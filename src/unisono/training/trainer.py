@@ -11,7 +11,8 @@ from unisono.algorithms.base import LockStepAlgorithm, Settings, StepInfo
 from unisono.data.loader import Portion
 from unisono.events import StepDone
 from unisono.model.base import BEGINNING, ENDING, TRAIN, StreamKey
-from unisono.model.tail import LATEST, StepStats
+from unisono.model.late_sums import LATEST
+from unisono.model.tail import StepStats
 from unisono.training.epoch_sums import EpochSums
 from unisono.training.logged_values import mean_logged_values
 from unisono.training.not_finite import describe_not_finite

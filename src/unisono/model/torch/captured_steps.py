@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -65,12 +66,12 @@ class CapturedSteps:
         self._weights: dict[Hashable, float | None] = {}
         """The weight of the batches of a step, where it was the same plain number each time."""
 
-    def step(self, batch: Any, key: StreamKey, votes: Votes, settings: GroupSettings) -> None:
-        """A whole step of the only process: gradient and update."""
+    def step(self, batch: Any, key: StreamKey, votes: Votes, settings: GroupSettings) -> bool:
+        """A whole step of the only process: gradient and update. Returns whether its sums are among the late ones already."""
         if not self._can_update(settings):
             self.gradient(batch, key, votes, is_first=True)
             self._adapter.apply_on_device(settings)
-            return
+            return False
 
         def as_it_is() -> None:
             self._gradient_as_it_is(batch, key, votes, is_first=True)
@@ -79,8 +80,9 @@ class CapturedSteps:
         def work(place: StepBatch, inputs: Mapping[str, Tensor]) -> None:
             self._compute(place, inputs, is_first=True)
             self._update(settings, inputs, inputs["factor"][0] if "factor" in inputs else None)
+            self._adapter.tail.late.keep(inputs["row"])
 
-        self._run(("step", shape_of(batch)), as_it_is, work, batch, key, votes, settings)
+        return self._run(("step", shape_of(batch)), as_it_is, work, batch, key, votes, settings)
 
     def gradient(self, batch: Any, key: StreamKey, votes: Votes, is_first: bool) -> None:
         """Adds the gradient of a micro-batch to the gradient, and its sums to the tail; the first begins both."""
@@ -144,8 +146,9 @@ class CapturedSteps:
         key: StreamKey | None = None,
         votes: Votes = NO_VOTES,
         settings: GroupSettings = (),
-    ) -> None:
-        """Repeats the recording of this name; before there is one, runs the work as it is, and then records it."""
+    ) -> bool:
+        """Repeats the recording of this name; before there is one, runs the work as it is, and then records it. Returns whether it
+        was a recording."""
         found = self._recordings.get(name)
         if found is None and not self.reason:
             if self._num_warm_ups[name] < WARM_UPS:
@@ -153,23 +156,27 @@ class CapturedSteps:
                 self._warm_up(as_it_is, key)
                 weight = self._adapter.tail.known_weight
                 self._weights[name] = weight if weight == self._weights.get(name, weight) else None
-                return
+                return False
             found = self._record(name, work, batch, key, settings)
         if found is None:
             as_it_is()
-            return
-        values = {} if found.place is None else dict(found.place.values(batch))
-        if "head" in found.inputs.on_device:
-            values["head"] = found.head(votes, num_samples_of(batch))
-        if "factor" in found.inputs.on_device:
-            values["factor"] = found.factor
-        if "lr" in found.inputs.on_device:
-            values["lr"] = [group["lr"] for group in settings]
-        if values:
-            found.inputs.write(values)
+            return False
+        if found.has_inputs:
+            arrays = found.inputs.begin()
+            if found.place is not None:
+                found.place.fill(arrays, batch)
+                head = arrays["head"]
+                head[STOP], head[SAVE] = votes
+            if settings:
+                rates = arrays["lr"]
+                for number, group in enumerate(settings):
+                    rates[number] = group["lr"]
+                arrays["row"][0] = self._adapter.tail.late.place
+            found.inputs.send()
         if key is not None:
             self._adapter.seed(key)
         found.repeat()
+        return True
 
     def _warm_up(self, as_it_is: Callable[[], None], key: StreamKey | None) -> None:
         if key is None:
@@ -209,10 +216,14 @@ class CapturedSteps:
                 sums = HEAD + adapter.tail.metric_sums.numel()
                 fields["head"] = (torch.float64, sums if settings else adapter.tail.vector.numel())
             if settings:
-                fields["lr"] = (torch.float32, len(settings))
+                fields |= {"lr": (torch.float32, len(settings)), "row": (torch.int64, 1)}
             if weight and settings and adapter.clip_norm is None:
                 fields["factor"] = (torch.float32, 1)
             inputs = StepInputs(fields, adapter.device)
+            if place is not None:
+                inputs.write_to_all("head", self._head(len(inputs.on_device["head"]), num_samples_of(batch), weight or 0.0))
+            if "factor" in fields:
+                inputs.write_to_all("factor", 1.0 / (weight or 1.0))
             if key is not None:
                 adapter.seed(key)
             repeat = self._recorder.record(lambda: work(place, inputs.on_device))
@@ -224,8 +235,15 @@ class CapturedSteps:
             self.reason = f"{_first_line(error)}{where}"
             self._recordings.clear()
             return None
-        found = self._recordings[name] = _Recording(inputs, place, repeat, weight or 0.0, HEAD + adapter.tail.metric_sums.numel())
+        found = self._recordings[name] = _Recording(inputs, place, repeat)
         return found
+
+    def _head(self, length: int, num_samples: int, weight: float) -> npt.NDArray[np.float64]:
+        """The sums with which the tail of a step begins, and use flags as far as they travel."""
+        head = np.ones(length)
+        head[: HEAD + self._adapter.tail.metric_sums.numel()] = 0
+        head[SAMPLES], head[WEIGHT] = num_samples, weight
+        return head
 
     def _can_update(self, settings: GroupSettings) -> bool:
         """Whether only learning rates differ from step to step; an update with other settings runs as it is, from then on."""
@@ -240,22 +258,11 @@ class _Recording:
     inputs: StepInputs
     place: StepBatch | None
     repeat: Callable[[], None]
-    weight: float
-    """The weight of its batches where shapes alone decide it, else 0."""
-    num_sums: int
-    """Number of sums at the beginning of a tail; use flags follow."""
 
     @property
-    def factor(self) -> float:
-        """What makes a mean of summed gradients."""
-        return 1.0 / self.weight
-
-    def head(self, votes: Votes, num_samples: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The sums with which the tail of a step begins."""
-        head = np.ones(len(self.inputs.on_device["head"]))
-        head[: self.num_sums] = 0
-        head[SAMPLES], (head[STOP], head[SAVE]), head[WEIGHT] = num_samples, votes, self.weight
-        return head
+    def has_inputs(self) -> bool:
+        """Whether there is something to send before a repetition."""
+        return bool(self.inputs.on_device)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch import nn
 from unisono.errors import UsageError
 from unisono.launch.excepthook import user_code_line
 from unisono.model.torch.step_batches import num_samples_of
+from unisono.model.torch.stored_batch import Unprepared
 
 Compute = Callable[[nn.Module, Any, Any], Any]
 
@@ -30,7 +31,7 @@ class CompiledLoss:
         """Why nothing is compiled any more, where that was tried without being asked for."""
 
     def __call__(self, model: nn.Module, loss: Any, batch: Any) -> Any:
-        if self._compiled is None or num_samples_of(batch) not in self._sizes:
+        if self._compiled is None or _num_samples(batch) not in self._sizes:
             return self._compute(model, loss, batch)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=UserWarning, module="torch._inductor")  # advice for its developers
@@ -53,6 +54,10 @@ class CompiledLoss:
                 f"the model cannot be compiled (--compile on): {reason}; leave --compile out, or use --compile off"
             ) from error
         self._compiled, self.failure = None, reason
+
+
+def _num_samples(batch: Any) -> int:
+    return len(batch.numbers) if isinstance(batch, Unprepared) else num_samples_of(batch)
 
 
 def _is_of_compiler(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -42,8 +43,8 @@ class StepBatch(ABC):
     """What of it travels with the other inputs of a step."""
 
     @abstractmethod
-    def values(self, batch: Any) -> Mapping[str, Any]:
-        """The values of the fields for this batch. Starts the copy of what travels apart."""
+    def fill(self, arrays: Mapping[str, npt.NDArray[Any]], batch: Any) -> None:
+        """Writes the fields of this batch. Starts the copy of what travels apart."""
 
     @abstractmethod
     def read(self, inputs: Mapping[str, Tensor]) -> Any:
@@ -57,8 +58,9 @@ class NumberedBatch(StepBatch):
         self._samples = batch.samples
         self.fields = {"numbers": (torch.int64, len(batch)), "epoch_key": (torch.int64, 1)}
 
-    def values(self, batch: StoredBatch) -> Mapping[str, Any]:
-        return {"numbers": batch.numbers, "epoch_key": batch.epoch_key}
+    def fill(self, arrays: Mapping[str, npt.NDArray[Any]], batch: StoredBatch) -> None:
+        arrays["numbers"][:] = batch.numbers
+        arrays["epoch_key"][0] = batch.epoch_key
 
     def read(self, inputs: Mapping[str, Tensor]) -> Unprepared:
         return Unprepared.of(self._samples, inputs["numbers"], inputs["epoch_key"])
@@ -73,9 +75,8 @@ class CopiedBatch(StepBatch):
         self._to_device = to_device
         self._held = to_device(_copied(batch))
 
-    def values(self, batch: Any) -> Mapping[str, Any]:
+    def fill(self, arrays: Mapping[str, npt.NDArray[Any]], batch: Any) -> None:  # noqa: ARG002
         _copy_into(self._held, self._to_device(batch))
-        return {}
 
     def read(self, inputs: Mapping[str, Tensor]) -> Any:  # noqa: ARG002
         return self._held
