@@ -62,7 +62,7 @@ class Loader:
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Portion]:
         """Local, blocking: yields the portions of an epoch in the order of its steps. Close it to end early."""
-        order = self.plan.order(epoch)
+        order = self._order_of(epoch)
 
         def job(step: int) -> Callable[[], Portion]:
             if self.own_shards is not None:
@@ -78,7 +78,22 @@ class Loader:
         jobs = (job(step) for step in range(first_step, self.plan.steps_per_epoch))
         waits = self.prefetches and not isinstance(self.source, StreamedReads)
         stays = self.stored is not None or (self.source.in_memory and not waits)
-        return in_bursts(jobs) if stays else read_ahead(jobs)
+        found = in_bursts(jobs) if stays else read_ahead(jobs)
+        return self._with_next_order(found, epoch) if self.prefetches else found
+
+    def _with_next_order(self, portions: Iterator[Portion], epoch: int) -> Iterator[Portion]:
+        """Yields the portions of an epoch, while a thread computes the order of the next: a sort of all samples."""
+        with ThreadPoolExecutor(1, thread_name_prefix="unisono-order") as thread:
+            following = thread.submit(self.plan.order, epoch + 1)
+            try:
+                yield from portions
+            finally:  # whoever has all portions does not ask whether there are more
+                self._orders = {epoch + 1: following.result()}
+
+    def _order_of(self, epoch: int) -> Indices:
+        """The order of an epoch, which may be computed already."""
+        found = self._orders.pop(epoch, None)
+        return self.plan.order(epoch) if found is None else found
 
     def usual_sizes(self) -> frozenset[int]:
         """Pure: the numbers of samples of this worker's batches, or micro-batches, in all steps but the last of an epoch."""

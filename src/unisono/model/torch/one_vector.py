@@ -14,6 +14,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from unisono.model.flat import Entry, view_of
 from unisono.model.torch.optimizer_state import is_like, own_copy
+from unisono.model.torch.slices import step_in_slices
 
 ELEMENTWISE_OPTIMIZERS = (
     torch.optim.SGD,
@@ -121,7 +122,7 @@ def bare_step(whole: Optimizer) -> Callable[[], object]:
     group = whole.param_groups[0]
     if type(whole) is torch.optim.SGD and not group["fused"] and not isinstance(group["lr"], Tensor):
         return partial(_sgd, whole, group)
-    return partial(unwrap(type(whole).step), whole)
+    return step_in_slices(whole) or partial(unwrap(type(whole).step), whole)
 
 
 def _sgd(whole: Optimizer, group: Mapping[str, Any]) -> None:

@@ -36,6 +36,7 @@ from unisono.model.torch.one_vector import (
 )
 from unisono.model.torch.optimizer_record import InitialOptimizer
 from unisono.model.torch.optimizer_state import is_like, load_state, load_state_of_vector, own_copy, state_of, state_of_vector
+from unisono.model.torch.slices import copy_in_slices, slices_of
 
 Empty = Callable[[int, torch.dtype], Tensor]
 """Makes an uninitialised vector, e.g. in memory that the peers see too."""
@@ -197,7 +198,7 @@ class FlatParameters:
         usual = [gradient for gradient in made if gradient is not None and not gradient.is_sparse]
         if len(usual) == len(made):
             if self._is_clear:
-                torch._foreach_copy_(views, usual)
+                (copy_in_slices if views[0].is_cuda else torch._foreach_copy_)(views, usual)
             else:
                 torch._foreach_add_(views, usual)
             self.used.fill(1)
@@ -336,7 +337,7 @@ class FlatParameters:
         """Local, on the device: multiplies the gradient by a factor; sets the flag to 1 if an element is not finite."""
         for vector in self._vectors:
             if vector.dtype is torch.float32:  # in one pass
-                torch._amp_foreach_non_finite_check_and_unscale_([vector], not_finite, factor.float())
+                torch._amp_foreach_non_finite_check_and_unscale_(slices_of(vector, 1), not_finite, factor.float())
             else:
                 not_finite.copy_(torch.maximum(not_finite, ~torch.isfinite(vector.sum())))
                 vector.mul_(factor)
