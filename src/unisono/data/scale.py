@@ -90,7 +90,7 @@ class Scale(DeclaredChange):
         if leaf.is_complex():
             raise UsageError(f"un.Scale takes real numbers; received {leaf.dtype}. Convert the inputs first")
         # Two operations, as a fused one would round once.
-        changed = leaf.float() * self._operand("factor", self.factor, leaf)
+        changed: torch.Tensor = leaf.float() * self._operand("factor", self.factor, leaf)
         return changed.add_(self._operand("offset", self.offset, leaf)) if self._has_offset else changed
 
     def _check_shape(self, place: str, shape: tuple[int, ...]) -> None:

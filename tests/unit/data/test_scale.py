@@ -143,11 +143,11 @@ def test_what_is_refused(make: Any, said: str) -> None:
 @pytest.mark.parametrize("shape", [(4, 2), (4, 1), (3,), (4, 4, 3)])
 def test_inputs_that_do_not_fit_are_refused_when_it_is_applied(shape: tuple[int, ...]) -> None:
     scale = Scale([1, 2, 3])
-    for apply in (lambda: scale({"x": np.zeros(shape)}), lambda: scale.on_tensors({"x": torch.zeros(shape)})):
+    for change, inputs in ((scale, np.zeros(shape)), (scale.on_tensors, torch.zeros(shape))):
         with pytest.raises(
             UsageError, match=r"numbers of shape \(3,\), which count from axis 1 on, and the inputs at x have shape"
         ):
-            apply()
+            change({"x": inputs})
 
 
 def test_after_its_first_call_all_is_on_the_device() -> None:
