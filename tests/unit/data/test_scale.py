@@ -15,7 +15,9 @@ import unisono as un
 from unisono.data.declared import is_declared
 from unisono.data.fitted_inputs import map_fitted
 from unisono.data.fold_data import Folding, make_folds
+from unisono.data.loader import Loader
 from unisono.data.scale import Scale
+from unisono.data.sharding_plan import Plan
 from unisono.data.sources.arrays import Arrays
 from unisono.data.splits import split
 from unisono.errors import UsageError
@@ -131,6 +133,7 @@ def test_a_subclass_that_changes_arrays_alone_is_not_declared() -> None:
         (lambda: Scale(deviation=[1.0, 0.0]), "deviation of un.Scale must be positive; received 0,.* put 1 there"),
         (lambda: Scale(mean=[1, 2], deviation=[1, 2, 3]), r"must have one shape; received \(2,\) and \(3,\)"),
         (lambda: Arrays(np.zeros((4, 3))).map(Scale(2)), r"use map_inputs\(un.Scale\(factor=2\)\)"),
+        (lambda: Loader(Arrays(np.zeros((4, 3))), Plan(4, 2, 0), 0, 1, augment=Scale(2)), r"source.map_inputs\(un.Scale"),
         (lambda: Scale(2)(np.zeros((2, 3), dtype=np.complex64)), "takes real numbers; received complex64"),
         (lambda: Scale(2).on_tensors(torch.zeros(2, dtype=torch.complex64)), "takes real numbers; received torch.complex64"),
     ],

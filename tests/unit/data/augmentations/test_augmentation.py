@@ -170,6 +170,8 @@ def test_nothing_needs_a_value_of_the_device() -> None:
         (lambda: Rotate(quarter_turns=True, fill=1), "fill of un.augment.Rotate has no effect with quarter turns"),
         (lambda: Chain(), "needs at least one augmentation"),
         (lambda: Chain(Flip(), len), "takes augmentations of un.augment; received len"),
+        (lambda: un.Arrays(np.zeros((2, 3, 4))).map(Flip()), r"Flip\(.* draws random numbers, .*: augment=un.augment.Flip"),
+        (lambda: un.Arrays(np.zeros((2, 3, 4))).map_inputs(Chain(Flip())), r"augment=un.augment.Chain\(un.augment.Flip"),
         (lambda: Chain(un.Scale(2)), r"received un.Scale\(factor=2\)"),
     ],
 )
