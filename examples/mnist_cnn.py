@@ -10,14 +10,12 @@ which was chosen by them. The learning rate was, too: among 0.001, 0.002 and 0.0
 
 from typing import Any
 
-import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from torch import nn
 
 import unisono as un
 
-MEAN, DEVIATION = 0.1307, 0.3081  # of the training images
-SHIFT = 2  # pixels
+MEAN, DEVIATION = 0.1307, 0.3081  # of the training images, from 0 to 1
+SCALE = un.Scale(mean=255 * MEAN, deviation=255 * DEVIATION)
 
 
 def model(dropout: float = 1.0) -> nn.Module:
@@ -41,20 +39,13 @@ def data(root: str | None = None) -> un.Splits:
     folder = un.locate("mnist", root)
     train = un.Idx(folder / "train-images-idx3-ubyte.gz", folder / "train-labels-idx1-ubyte.gz")
     test = un.Idx(folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz")
-    return un.Splits(train=train.map_inputs(normalised), validation=test.map_inputs(normalised))
+    return un.Splits(
+        train=train.map_inputs(with_channel).map_inputs(SCALE), validation=test.map_inputs(with_channel).map_inputs(SCALE)
+    )
 
 
-def normalised(images: Any) -> Any:
-    return (images[:, None].astype(np.float32) / 255 - MEAN) / DEVIATION
-
-
-def shifted(batch: Any, random: un.SampleRandom) -> Any:
-    """Each image moved by up to two pixels in each direction."""
-    images, labels = batch
-    edge = ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT))
-    windows = sliding_window_view(np.pad(images, edge, constant_values=-MEAN / DEVIATION), (28, 28), axis=(2, 3))
-    down, right = random.integers(0, 2 * SHIFT + 1, (2,)).T
-    return np.ascontiguousarray(windows[np.arange(len(images)), :, down, right]), labels
+def with_channel(images: Any) -> Any:
+    return images[:, None]
 
 
 task = un.Task(
@@ -67,5 +58,5 @@ task = un.Task(
     schedule="one_cycle",
     global_batch=128,
     epochs=8,
-    augment=shifted,
+    augment=un.augment.Shift(2, fill=-MEAN / DEVIATION),  # pixels; black comes in
 )

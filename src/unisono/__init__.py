@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unisono.api import train, tune
     from unisono.comm.base import ANY, MAX, MIN, SUM, Communicator, Op
     from unisono.comm.connect import connect
+    from unisono.data import augmentations as augment
     from unisono.data.catalogue import locate
     from unisono.data.fitted_inputs import map_fitted
     from unisono.data.node_staging import stage
@@ -67,6 +68,8 @@ _HOMES: Mapping[str, str] = {
     ),
 }
 
+_MODULES: Mapping[str, str] = {"augment": "unisono.data.augmentations", "keras": "unisono.keras"}
+
 __all__ = [
     "ANY",
     "Arrays",
@@ -102,6 +105,7 @@ __all__ = [
     "Zarr",
     "__version__",
     "as_source",
+    "augment",
     "connect",
     "digits",
     "folds",
@@ -117,8 +121,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # Importing the package costs nothing; the first use of a name loads what it needs.
-    if name == "keras":
-        return importlib.import_module("unisono.keras")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'unisono' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

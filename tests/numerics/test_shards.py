@@ -203,6 +203,39 @@ def test_whatever_a_model_holds(fork_server: ForkServer, text: str) -> None:
         assert int(weights["seen"]) == 2 * 5, "as if every step were one batch"
 
 
+DECLARED = """
+from torch import nn
+import unisono as un
+
+
+def data():
+    inputs, targets = un.digits()
+    whole = un.as_source((inputs[:500].reshape(-1, 1, 8, 8).astype("uint8"), targets[:500]))
+    return un.split(whole.map_inputs(un.Scale(1 / 16)), validation=0.2, test=0.0)
+
+
+task = un.Task(
+    model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)), data=data,
+    loss="cross_entropy", metrics=("accuracy",), lr=0.5, global_batch=48, epochs=2,
+    augment=un.augment.Chain(un.augment.Shift(1), un.augment.Rotate(10)),
+)
+"""
+
+
+def test_declared_changes_do_not_depend_on_the_workers(fork_server: ForkServer) -> None:
+    """With shards not at all; without them within the rounding of sums."""
+    Path("task.py").write_text(DECLARED)
+    for workers, engine in ((1, "single"), (2, "shm")):
+        train(fork_server, f"shards-{workers}", workers, engine, "--shards", "4")
+        train(fork_server, f"plain-{workers}", workers, engine)
+    assert found("shards-1") == found("shards-2")
+    one, two = ([step[1] for step in found(f"plain-{workers}")["steps"]] for workers in (1, 2))
+    assert one == pytest.approx(two, rel=1e-4)
+    Path("task.py").write_text(DECLARED.replace("un.augment.Shift(1), ", ""))
+    train(fork_server, "other", 1, "single", "--shards", "4")
+    assert found("other")["weights"] != found("shards-1")["weights"]
+
+
 def test_shards_and_none_in_one_run(fork_server: ForkServer) -> None:
     """Another experiment, in the middle of an epoch; but one that can be had, both ways."""
     for first, second in ((("--shards", "4"), ()), ((), ("--shards", "4"))):

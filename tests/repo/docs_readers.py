@@ -33,6 +33,7 @@ from unisono.task.task import Task
 from unisono.tuning.study.study_options import TuneConfig
 
 SRC = ROOT / "src" / "unisono"
+PUBLIC_MODULES: Mapping[str, str] = MappingProxyType({"augment": "unisono.data.augmentations", "keras": "unisono.keras"})
 PLACEHOLDERS = frozenset({"A", "E", "ALGORITHM", "NAME", "VALUE"})
 OPTIONS_OF_OTHERS: Mapping[str, str] = MappingProxyType(
     {
@@ -288,8 +289,8 @@ def wrong_names(page: Page) -> Wrong:
         for name, inner in re.findall(r"\bun\.([A-Za-z]\w*)(?:\.([A-Z]\w*))?", piece.text):
             if name not in un.__all__ and name not in PLACEHOLDERS:
                 yield f"{piece.line}: there is no un.{name}: {piece.text}"
-            elif name == "keras" and inner and inner not in _public_names("unisono.keras"):
-                yield f"{piece.line}: there is no un.keras.{inner}: {piece.text}"
+            elif name in PUBLIC_MODULES and inner and inner not in _public_names(PUBLIC_MODULES[name]):
+                yield f"{piece.line}: there is no un.{name}.{inner}: {piece.text}"
         for dotted in DOTTED.findall(piece.text):
             if not _is_there(f"unisono{dotted}"):
                 yield f"{piece.line}: there is no unisono{dotted}: {piece.text}"
@@ -336,9 +337,10 @@ def calls(page: Page) -> Iterator[tuple[int, ast.Call]]:
 
 def _wrong_keywords(call: ast.Call) -> Wrong:
     name = ast.unparse(call.func).removeprefix("un.")
-    if name not in un.__all__:
+    of_module = name.removeprefix("augment.")
+    if name not in un.__all__ and (of_module == name or of_module not in un.augment.__all__):
         return
-    known = set(inspect.signature(getattr(un, name)).parameters)
+    known = set(inspect.signature(getattr(un, name) if of_module == name else getattr(un.augment, of_module)).parameters)
     if name == "train":
         known |= {*keywords_of(*TRAIN_OPTIONS), *task_fields()}
     if name == "tune":

@@ -61,6 +61,8 @@ MADE_UP = (
     ("links", "# A\n\n[x](#b)"),
     ("names", "Call `un.trian(task)`."),
     ("names", "    strategy = un.keras.Strategie()"),
+    ("names", "    task = un.Task(augment=un.augment.Flop())"),
+    ("names", "```python\ntask = un.Task(augment=un.augment.Flip(chance=0.5))\n```"),
     ("names", "Call `un.train(task, epoch=3)`."),
     ("names", "```python\ntask = un.Task(modell=f)\n```"),
     ("names", "    from unisono.cluster.resolve import no_such"),

@@ -14,9 +14,10 @@ import tempfile
 import textwrap
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from time import perf_counter
+from types import ModuleType
 from typing import Any
 
 import unisono as un
@@ -27,12 +28,13 @@ SHOWN = re.compile(r"^(\s*)(\S.*?) +# -> (.+)$", re.MULTILINE)
 """A line that shows what its expression gives: `len(splits.train)  # -> 1258`."""
 SECTION = re.compile(r"^(Example|Args|Attributes|Returns|Options):\n((?:(?:    .*)?\n)*)", re.MULTILINE)
 CONSTANTS = ("ANY", "MAX", "MIN", "SUM", "__version__")
+MODULES: Mapping[str, ModuleType] = {"augment": un.augment, "keras": un.keras}
 
 
 def public_names() -> dict[str, Any]:
-    """Every public name but constants and modules, and those of `un.keras`, as users call them."""
-    found = {f"un.{name}": getattr(un, name) for name in un.__all__ if name != "keras" and name not in CONSTANTS}
-    return found | {f"un.keras.{name}": getattr(un.keras, name) for name in un.keras.__all__}
+    """Every public name but constants and modules, and those of `un.augment` and `un.keras`, as users call them."""
+    found = {f"un.{name}": getattr(un, name) for name in un.__all__ if name not in (*CONSTANTS, *MODULES)}
+    return found | {f"un.{module}.{name}": getattr(inner, name) for module, inner in MODULES.items() for name in inner.__all__}
 
 
 def public_methods() -> dict[str, Any]:

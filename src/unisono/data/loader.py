@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from unisono.data.declared import DeclaredChange
 from unisono.data.sample_random import SampleRandom
 from unisono.data.sharding_plan import Plan, cut
 from unisono.data.source import Indices, Source
@@ -59,6 +60,13 @@ class Loader:
     """The batch of these samples in an epoch, where they lie on a device and none is read; it has `nbytes`."""
 
     _orders: dict[int, Indices] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.augment, DeclaredChange):
+            raise UsageError(
+                f"augment of the task is {self.augment!r}, which changes inputs and draws nothing; give it to the data, also for "
+                f"evaluations: source.map_inputs({self.augment!r})"
+            )
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Portion]:
         """Local, blocking: yields the portions of an epoch in the order of its steps. Close it to end early."""

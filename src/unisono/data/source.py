@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unisono.data.declared import DeclaredChange
+from unisono.data.declared import Declared, DeclaredChange
 from unisono.errors import UsageError
 
 Indices = npt.NDArray[np.int64]
@@ -134,6 +134,7 @@ class Source(ABC):
         Args:
             change: A function of the batch, a tuple, that returns the new batch.
         """
+        _refuse_random(change)
         if isinstance(change, DeclaredChange):
             raise UsageError(f"{change!r} changes inputs, and map would give it the whole batch; use map_inputs({change!r})")
         return Mapped(self, change)
@@ -153,6 +154,7 @@ class Source(ABC):
         Args:
             change: A function of the inputs that returns the new inputs.
         """
+        _refuse_random(change)
         return Mapped(self, change, inputs_only=True)
 
 
@@ -223,6 +225,14 @@ class Mapped(Source):
 
     def close(self) -> None:
         self.source.close()
+
+
+def _refuse_random(change: Callable[[Any], Any]) -> None:
+    if isinstance(change, Declared) and not isinstance(change, DeclaredChange):
+        raise UsageError(
+            f"{change!r} draws random numbers, which reading must not; give it to the task, which augments training batches: "
+            f"augment={change!r}"
+        )
 
 
 def _chunk_samples_left(indices: Indices, chunk_samples: int | None) -> int | None:

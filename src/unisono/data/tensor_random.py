@@ -85,7 +85,8 @@ def _mixed(key: Tensor, number: Tensor | int) -> Tensor:
 
 def _shifted(bits: Tensor, places: int) -> Tensor:
     """Pure: the bits moved to the right, with zeros on the left, also of numbers that count as negative."""
-    return (bits >> places) & (2 ** (64 - places) - 1)
+    moved: Tensor = bits >> places
+    return moved & (2 ** (64 - places) - 1)
 
 
 def _signed(number: int) -> int:

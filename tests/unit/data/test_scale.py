@@ -15,7 +15,9 @@ import unisono as un
 from unisono.data.declared import is_declared
 from unisono.data.fitted_inputs import map_fitted
 from unisono.data.fold_data import Folding, make_folds
+from unisono.data.loader import Loader
 from unisono.data.scale import Scale
+from unisono.data.sharding_plan import Plan
 from unisono.data.sources.arrays import Arrays
 from unisono.data.splits import split
 from unisono.errors import UsageError
@@ -131,6 +133,7 @@ def test_a_subclass_that_changes_arrays_alone_is_not_declared() -> None:
         (lambda: Scale(deviation=[1.0, 0.0]), "deviation of un.Scale must be positive; received 0,.* put 1 there"),
         (lambda: Scale(mean=[1, 2], deviation=[1, 2, 3]), r"must have one shape; received \(2,\) and \(3,\)"),
         (lambda: Arrays(np.zeros((4, 3))).map(Scale(2)), r"use map_inputs\(un.Scale\(factor=2\)\)"),
+        (lambda: Loader(Arrays(np.zeros((4, 3))), Plan(4, 2, 0), 0, 1, augment=Scale(2)), r"source.map_inputs\(un.Scale"),
         (lambda: Scale(2)(np.zeros((2, 3), dtype=np.complex64)), "takes real numbers; received complex64"),
         (lambda: Scale(2).on_tensors(torch.zeros(2, dtype=torch.complex64)), "takes real numbers; received torch.complex64"),
     ],
@@ -143,11 +146,11 @@ def test_what_is_refused(make: Any, said: str) -> None:
 @pytest.mark.parametrize("shape", [(4, 2), (4, 1), (3,), (4, 4, 3)])
 def test_inputs_that_do_not_fit_are_refused_when_it_is_applied(shape: tuple[int, ...]) -> None:
     scale = Scale([1, 2, 3])
-    for apply in (lambda: scale({"x": np.zeros(shape)}), lambda: scale.on_tensors({"x": torch.zeros(shape)})):
+    for change, inputs in ((scale, np.zeros(shape)), (scale.on_tensors, torch.zeros(shape))):
         with pytest.raises(
             UsageError, match=r"numbers of shape \(3,\), which count from axis 1 on, and the inputs at x have shape"
         ):
-            apply()
+            change({"x": inputs})
 
 
 def test_after_its_first_call_all_is_on_the_device() -> None:
