@@ -15,7 +15,7 @@ import unisono as un
 FACTOR = 1 / 255
 
 
-def model(width: int = 16) -> nn.Module:
+def model(width: int = 24) -> nn.Module:
     return nn.Sequential(
         *_layer(1, width), nn.MaxPool2d(2), *_layer(width, 2 * width), nn.MaxPool2d(2), *_layer(2 * width, 4 * width),
         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * width * 9, 10),
@@ -27,18 +27,19 @@ def _layer(inputs: int, outputs: int) -> list[nn.Module]:
     return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
 
 
-def data(mnist: str) -> un.Splits:
-    """The four files in a folder; the official test images are the validation data, as the question is when they are read."""
+def data(mnist: str, most: int = 60_000) -> un.Splits:
+    """The four files in a folder; the official test images are the validation data, as the question is when they are read.
+    `most`: images of each part."""
     folder = Path(mnist)
     return un.Splits(
-        train=_part(folder / "train-images-idx3-ubyte.gz", folder / "train-labels-idx1-ubyte.gz"),
-        validation=_part(folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz"),
+        train=_part(folder / "train-images-idx3-ubyte.gz", folder / "train-labels-idx1-ubyte.gz", most),
+        validation=_part(folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz", most),
     )
 
 
-def _part(images: Path, labels: Path) -> un.Source:
+def _part(images: Path, labels: Path, most: int) -> un.Source:
     source = un.Idx(images, labels)
-    pixels, targets = source.read(np.arange(len(source)))
+    pixels, targets = source.read(np.arange(min(most, len(source))))
     return un.Arrays(pixels[:, None], targets).map_inputs(scale())
 
 

@@ -251,7 +251,7 @@ def _stream(
         _copy(landed, static)
         taken.record()
         replay()
-        # Waits for the copy alone, which has gone on beside the step before.
+        # Waits for the copy alone, which ran beside the step before.
         copied.synchronize()
         free.put(number)
         step_done()
