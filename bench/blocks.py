@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from bench.sizes import show_size
 SEED = 20
 IDLE_S = 1.0
 
-Ask = tuple[str, Mapping[str, int]]
+Ask = tuple[str, Mapping[str, float]]
 """What a group is asked to do, and with what."""
 CLOSING: Sequence[Ask] = (("verify", {}), ("drop", {}))
 """After timed calls: sums are checked again, and vectors given back."""
@@ -69,6 +70,13 @@ class Field:
         for name in list(self.groups):
             self._progress.say(f"{where}: {name} is checked")
             self._ask(where, name, *asks)
+
+    def ask_together(self, where: str, what: str) -> None:
+        """Blocking: all groups do it at the same time."""
+        self._progress.say(f"{where}: {what} of {len(self.groups)} contenders")
+        with ThreadPoolExecutor(max(1, len(self.groups))) as pool:
+            for _ in pool.map(lambda name: self._ask(where, name, (what, {})), list(self.groups)):
+                pass
 
     def measure(
         self,

@@ -52,8 +52,8 @@ class Measurement:
         """Local: write the page from the raw data; gives answers, tables and bounds as text."""
         return self._page_of(json.loads(self._raw.read_text())).publish(self._name, self._args.out)
 
-    def finish(self, part: str = "", machine: Mapping[str, str] = MappingProxyType({}), **more: Any) -> None:
-        """Local: write raw data and page. A part replaces what the file has of it, and leaves the other parts as they are."""
+    def write(self, part: str = "", machine: Mapping[str, str] = MappingProxyType({}), **more: Any) -> None:
+        """Local: write raw data. A part replaces what the file has of it, and leaves the other parts as they are."""
         args, command = self._args, command_line().replace(f" --out {self._args.out}", "")
         for folder in filter(None, (getattr(args, name, None) for name in ("mnist", "data"))):
             command = command.replace(str(folder), "DIR")
@@ -69,9 +69,13 @@ class Measurement:
         if part:
             result = {**(json.loads(self._raw.read_text()) if self._raw.exists() else {}), part: result}
         write_json(self._raw, result)
+
+    def finish(self, part: str = "", machine: Mapping[str, str] = MappingProxyType({}), **more: Any) -> None:
+        """Local: write raw data and page, and forget what could be resumed."""
+        self.write(part, machine, **more)
         print(self.publish())
         self._record.finish()
-        self.progress.keep(f"written to {args.out}/{self._name}.md after {self.watch}")
+        self.progress.keep(f"written to {self._args.out}/{self._name}.md after {self.watch}")
 
 
 def begin(name: str, args: argparse.Namespace, page_of: PageOf) -> Measurement:

@@ -43,8 +43,8 @@ class Record:
         return True
 
     def asked(self) -> dict[str, Any]:
-        """The blocks of this run, in the order in which they were asked for."""
-        return {key: self.blocks[key] for key in self._asked}
+        """The finished blocks of this run, in the order in which they were asked for."""
+        return {key: self.blocks[key] for key in self._asked if key in self.blocks}
 
     def add(self, key: str, block: Mapping[str, Any]) -> None:
         """Keep a finished block."""
