@@ -41,6 +41,7 @@ class ResidentSamples(StoredSamples):
         self._stored = stored
         self.device = next(leaf.device for _, leaf in leaves(stored))
         self.num_bytes = num_bytes(stored)
+        self.compiles = augment is None  # Triton does not take the constants of its random numbers
         self._changes = changes
         self._augment = augment
         self._dtype = dtype

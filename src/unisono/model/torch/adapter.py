@@ -91,6 +91,8 @@ class TorchAdapter(ModelAdapter):
         follows until the host hears of it."""
 
         self._one = torch.ones((), device=device)
+        self._loss_apart: Tensor | None = None
+        """The loss of the only batch of a step whose gradients are not in the vector: it is checked with them."""
 
     # ---- one step --------------------------------------------------------------------------------------------------
 
@@ -127,6 +129,8 @@ class TorchAdapter(ModelAdapter):
         else:
             raise UsageError(NO_GRADIENT)
         self.tail.add(found.loss_sum, found.weight, found.num_samples, counted_by_host)
+        is_apart = part.is_apart and isinstance(found.loss_sum, Tensor) and found.loss_sum.dtype is torch.float32
+        self._loss_apart = found.loss_sum.detach() if is_apart else None  # type: ignore[union-attr]
         if self.measure is not None:
             self.tail.add_metrics(self.measure(found.outputs, found.targets, found.weights))
 
@@ -163,14 +167,16 @@ class TorchAdapter(ModelAdapter):
         left_out = not_finite
         if self._leaves_out:
             not_finite.zero_()
-        torch._amp_foreach_non_finite_check_and_unscale_([vector[LOSS : LOSS + 1]], not_finite, self._one)
+        loss = self._loss_apart
+        if loss is None:
+            torch._amp_foreach_non_finite_check_and_unscale_([vector[LOSS : LOSS + 1]], not_finite, self._one)
         weight_is_known = factor is not None
         if factor is None:
             factor = vector[WEIGHT].reciprocal()
         if self.clip_norm is not None:
             norm = held.squared_norm().sqrt() * factor
             factor = factor * torch.clamp(self.clip_norm / (norm + CLIP_EPS), max=1.0)
-        held.scale_if_finite(factor, not_finite)
+        held.scale_if_finite(factor, not_finite, loss)
         vector[NOT_FINITE].copy_(not_finite)
         if not weight_is_known:
             left_out = torch.maximum(not_finite, (vector[WEIGHT] <= 0).float())
@@ -310,14 +316,16 @@ class TorchAdapter(ModelAdapter):
         """Local: as `to_device`, but a model in half precision does not round the targets and the weights of the samples. Samples
         that lie on the device are gathered there, and changed by the body."""
         if isinstance(batch, StoredBatch):
-            return self._prepared(batch.gather(self.device))
+            return self.prepared(batch.gather(self.device))
         if self.dtype not in HALVES or not self.body.has_targets or not isinstance(batch, tuple):
             return self.to_device(batch)
         return self.to_device(batch[0]), *(self.to_device(part, torch.float32) for part in batch[1:])
 
-    def _prepared(self, gathered: Unprepared) -> Any:
+    def prepared(self, gathered: Unprepared) -> Any:
         """Local: a batch of gathered samples as the body takes it."""
-        return gathered if self.body.prepares else self.to_device_batch(gathered.prepare())
+        if not self.body.prepares:
+            return self.to_device_batch(gathered.prepare())
+        return gathered if gathered.samples.compiles else gathered.prepare()
 
     def to_device(self, batch: Any, dtype: torch.dtype | None = None) -> Any:
         """Local: returns a batch of arrays as tensors on the device; floating arrays get this type, or that of the parameters."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,10 @@ class CapturedSteps:
             self._adapter.apply_on_device(settings)
 
         def work(place: StepBatch, inputs: Mapping[str, Tensor]) -> None:
-            self._compute(place, inputs, is_first=True)
-            self._update(settings, inputs, inputs["factor"][0] if "factor" in inputs else None)
+            factor = inputs["factor"][0] if "factor" in inputs else None
+            with self._adapter.parts[""].apart() if factor is not None else nullcontext():
+                self._compute(place, inputs, is_first=True)
+                self._update(settings, inputs, factor)
             self._adapter.tail.late.keep(inputs["row"])
 
         return self._run(("step", shape_of(batch)), as_it_is, work, batch, key, votes, settings)
@@ -209,7 +211,7 @@ class CapturedSteps:
                 self.reason = f"batches have more than {MOST_SIZES} shapes"
                 return None
         try:
-            place = None if batch is None else place_of(batch, adapter.to_device_batch)
+            place = None if batch is None else place_of(batch, adapter.to_device_batch, adapter.prepared)
             fields = {} if place is None else dict(place.fields)
             weight = self._weights.get(name)
             if place is not None:  # the others hear of it: then use flags are among it

@@ -14,7 +14,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from unisono.model.flat import Entry, view_of
 from unisono.model.torch.optimizer_state import is_like, own_copy
-from unisono.model.torch.slices import step_in_slices
+from unisono.model.torch.slices import cut_evenly, step_in_slices
 
 ELEMENTWISE_OPTIMIZERS = (
     torch.optim.SGD,
@@ -122,7 +122,8 @@ def bare_step(whole: Optimizer) -> Callable[[], object]:
     group = whole.param_groups[0]
     if type(whole) is torch.optim.SGD and not group["fused"] and not isinstance(group["lr"], Tensor):
         return partial(_sgd, whole, group)
-    return step_in_slices(whole) or partial(unwrap(type(whole).step), whole)
+    in_slices = step_in_slices(whole)
+    return partial(unwrap(type(whole).step), whole) if in_slices is None else partial(in_slices, cut_evenly, None)
 
 
 def _sgd(whole: Optimizer, group: Mapping[str, Any]) -> None:

@@ -8,7 +8,8 @@ hooks.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import isfinite
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ from unisono.model.torch.one_vector import (
 )
 from unisono.model.torch.optimizer_record import InitialOptimizer
 from unisono.model.torch.optimizer_state import is_like, load_state, load_state_of_vector, own_copy, state_of, state_of_vector
-from unisono.model.torch.slices import copy_in_slices, slices_of
+from unisono.model.torch.slices import copy_in_slices, cut_by, cut_evenly, cut_tensors, step_in_slices, works_in_slices
 
 Empty = Callable[[int, torch.dtype], Tensor]
 """Makes an uninitialised vector, e.g. in memory that the peers see too."""
@@ -103,6 +104,8 @@ class FlatParameters:
         """Whether passes are between `begin_backward` and `end_backward`, which copies the gradients that they made."""
         self._is_clear = False
         """Whether no pass has come since `clear`."""
+        self._apart: list[Tensor] | None = None
+        """Gradients of all parameters that are not in the vector."""
 
     def set_optimizer(self, optimizer: Optimizer, as_one: bool = True) -> None:
         """Local: sets the optimiser of these parameters. An elementwise one is run on the whole vector, as if that were one
@@ -198,7 +201,7 @@ class FlatParameters:
         usual = [gradient for gradient in made if gradient is not None and not gradient.is_sparse]
         if len(usual) == len(made):
             if self._is_clear:
-                (copy_in_slices if views[0].is_cuda else torch._foreach_copy_)(views, usual)
+                self._take_usual(usual)
             else:
                 torch._foreach_add_(views, usual)
             self.used.fill(1)
@@ -213,6 +216,34 @@ class FlatParameters:
         self._is_clear = False
         for parameter, view in zip(self.tensors, views, strict=True):
             parameter.grad = view
+
+    @property
+    def is_apart(self) -> bool:
+        """Local: whether the gradients of the newest pass are not in the vector."""
+        return bool(self._apart)
+
+    def _take_usual(self, made: list[Tensor]) -> None:
+        """Local: copies the gradients that autograd made for all parameters into the vectors, unless they stay apart."""
+        if self._apart is None:
+            copy = copy_in_slices if works_in_slices(made[0]) else torch._foreach_copy_
+            copy(self._gradient_views, made)
+            return
+        for one, view in zip(made, self._gradient_views, strict=True):
+            self._apart.append(one if one.stride() == view.stride() and one.dtype is view.dtype else view.copy_(one))
+
+    @contextmanager
+    def apart(self) -> Iterator[bool]:
+        """In this context the gradients of one pass are used where autograd has put them, if the optimiser can do that: the vector
+        of gradients is then not written. Yields whether it can."""
+        step = None if self._whole is None or self._is_slice or not self._whole.state else step_in_slices(self._whole)
+        if step is None or not self._copies:
+            yield False
+            return
+        self._apart, self._step_apart = [], step
+        try:
+            yield True
+        finally:
+            self._apart = None
 
     def add_gradients(self, gradients: Gradients) -> None:
         """Local: adds gradients that a framework computed, in the place of a backward pass."""
@@ -333,11 +364,16 @@ class FlatParameters:
         for vector in self._vectors:
             vector.mul_(factor)
 
-    def scale_if_finite(self, factor: Tensor, not_finite: Tensor) -> None:
-        """Local, on the device: multiplies the gradient by a factor; sets the flag to 1 if an element is not finite."""
+    def scale_if_finite(self, factor: Tensor, not_finite: Tensor, loss: Tensor | None = None) -> None:
+        """Local, on the device: multiplies the gradient by a factor; sets the flag to 1 if an element is not finite, also of a
+        loss, which is scaled with those that are `apart`."""
+        if self._apart:
+            checked = self._apart if loss is None else [*self._apart, loss.reshape(1)]
+            torch._amp_foreach_non_finite_check_and_unscale_(cut_tensors(checked, 1), not_finite, factor.float())
+            return
         for vector in self._vectors:
             if vector.dtype is torch.float32:  # in one pass
-                torch._amp_foreach_non_finite_check_and_unscale_(slices_of(vector, 1), not_finite, factor.float())
+                torch._amp_foreach_non_finite_check_and_unscale_(cut_evenly(vector, 1), not_finite, factor.float())
             else:
                 not_finite.copy_(torch.maximum(not_finite, ~torch.isfinite(vector.sum())))
                 vector.mul_(factor)
@@ -368,7 +404,10 @@ class FlatParameters:
             group.update(values)
         if self._whole is not None:
             with torch.no_grad():
-                self._rule()
+                if self._apart:
+                    self._step_apart(cut_by(self.layout.entries), self._apart)
+                else:
+                    self._rule()
             increment_version(self.tensors)  # else a loss that was computed before would train on, with wrong gradients
             return
         unused = np.flatnonzero(uses == 0)

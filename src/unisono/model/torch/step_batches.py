@@ -54,16 +54,17 @@ class StepBatch(ABC):
 class NumberedBatch(StepBatch):
     """Samples that lie on the device: only their numbers travel."""
 
-    def __init__(self, batch: StoredBatch) -> None:
+    def __init__(self, batch: StoredBatch, prepared: Callable[[Unprepared], Any]) -> None:
         self._samples = batch.samples
+        self._prepared = prepared
         self.fields = {"numbers": (torch.int64, len(batch)), "epoch_key": (torch.int64, 1)}
 
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]], batch: StoredBatch) -> None:
         arrays["numbers"][:] = batch.numbers
         arrays["epoch_key"][0] = batch.epoch_key
 
-    def read(self, inputs: Mapping[str, Tensor]) -> Unprepared:
-        return Unprepared.of(self._samples, inputs["numbers"], inputs["epoch_key"])
+    def read(self, inputs: Mapping[str, Tensor]) -> Any:
+        return self._prepared(Unprepared.of(self._samples, inputs["numbers"], inputs["epoch_key"]))
 
 
 class CopiedBatch(StepBatch):
@@ -82,9 +83,9 @@ class CopiedBatch(StepBatch):
         return self._held
 
 
-def place_of(batch: Any, to_device: ToDevice) -> StepBatch:
-    """Local: makes the place for batches of this kind and size."""
-    return NumberedBatch(batch) if isinstance(batch, StoredBatch) else CopiedBatch(batch, to_device)
+def place_of(batch: Any, to_device: ToDevice, prepared: Callable[[Unprepared], Any]) -> StepBatch:
+    """Local: makes the place for batches of this kind and size; `prepared` makes of gathered samples what a body takes."""
+    return NumberedBatch(batch, prepared) if isinstance(batch, StoredBatch) else CopiedBatch(batch, to_device)
 
 
 def _copied(batch: Any) -> Any:

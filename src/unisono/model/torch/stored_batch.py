@@ -16,6 +16,8 @@ class StoredSamples(ABC):
     """Samples on a device, in the type in which they are stored, and the changes that make a batch of them."""
 
     device: torch.device
+    compiles: bool
+    """Whether `prepare` can be compiled with the model."""
 
     @abstractmethod
     def gather(self, numbers: Tensor) -> Any:
