@@ -227,7 +227,7 @@ class Mapped(Source):
         self.source.close()
 
 
-def _refuse_random(change: Callable[[Any], Any]) -> None:
+def _refuse_random(change: Any) -> None:
     if isinstance(change, Declared) and not isinstance(change, DeclaredChange):
         raise UsageError(
             f"{change!r} draws random numbers, which reading must not; give it to the task, which augments training batches: "

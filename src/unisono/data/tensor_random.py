@@ -80,13 +80,14 @@ def _mixed(key: Tensor, number: Tensor | int) -> Tensor:
     bits = key + (_signed(step) if isinstance(step, int) else step)
     bits = (bits ^ _shifted(bits, 30)) * _signed(FACTORS[0])
     bits = (bits ^ _shifted(bits, 27)) * _signed(FACTORS[1])
-    return bits ^ _shifted(bits, 31)
+    mixed: Tensor = bits ^ _shifted(bits, 31)
+    return mixed
 
 
 def _shifted(bits: Tensor, places: int) -> Tensor:
     """Pure: the bits moved to the right, with zeros on the left, also of numbers that count as negative."""
-    moved: Tensor = bits >> places
-    return moved & (2 ** (64 - places) - 1)
+    moved: Tensor = (bits >> places) & (2 ** (64 - places) - 1)
+    return moved
 
 
 def _signed(number: int) -> int:

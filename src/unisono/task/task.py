@@ -196,7 +196,10 @@ class Task:
     )
     augment: Callable[..., Any] | None = field(
         default=None,
-        metadata={DOC: "a function augment(batch, random) that changes every training batch; `random` is an `un.SampleRandom`"},
+        metadata={
+            DOC: "a function augment(batch, random) that changes every training batch, or one of `un.augment`; `random` is an "
+            "`un.SampleRandom`"
+        },
     )
     step: Callable[..., Any] | None = field(
         default=None,

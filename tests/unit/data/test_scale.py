@@ -22,6 +22,8 @@ from unisono.data.sources.arrays import Arrays
 from unisono.data.splits import split
 from unisono.errors import UsageError
 
+WRONG: Any = un
+"""As the type checker would not let them be used."""
 TYPES = (np.uint8, np.int16, np.uint16, np.int64, np.float16, np.float32, np.float64, np.bool_)
 SHAPES = ((0, 3), (4,), (5, 3), (5, 3, 2), (2, 3, 4, 5), (2, 3, 2, 4, 3))
 
@@ -58,11 +60,11 @@ def test_a_mean_becomes_0_and_a_deviation_1() -> None:
 
 
 def test_inputs_in_dicts_are_scaled_array_by_array_and_stay_as_they_were() -> None:
-    inputs = {"a": np.array([[1, 2]], dtype=np.uint8), "b": (np.array([4.0]),)}
+    inputs: dict[str, Any] = {"a": np.array([[1, 2]], dtype=np.uint8), "b": (np.array([4.0]),)}
     before = deepcopy(inputs)
     scaled = Scale(0.5, 1.0)(inputs)
     assert scaled["a"].tolist() == [[1.5, 2.0]] and scaled["b"][0].tolist() == [3.0]
-    tensors = {"a": torch.tensor([[1.0, 2.0]]), "b": (torch.tensor([4.0]),)}
+    tensors: dict[str, Any] = {"a": torch.tensor([[1.0, 2.0]]), "b": (torch.tensor([4.0]),)}
     assert Scale(0.5, 1.0).on_tensors(tensors)["b"][0].tolist() == [3.0]
     assert inputs["a"].tobytes() == before["a"].tobytes() and tensors["a"].tolist() == [[1.0, 2.0]], "never in place"
 
@@ -133,7 +135,7 @@ def test_a_subclass_that_changes_arrays_alone_is_not_declared() -> None:
         (lambda: Scale(deviation=[1.0, 0.0]), "deviation of un.Scale must be positive; received 0,.* put 1 there"),
         (lambda: Scale(mean=[1, 2], deviation=[1, 2, 3]), r"must have one shape; received \(2,\) and \(3,\)"),
         (lambda: Arrays(np.zeros((4, 3))).map(Scale(2)), r"use map_inputs\(un.Scale\(factor=2\)\)"),
-        (lambda: Loader(Arrays(np.zeros((4, 3))), Plan(4, 2, 0), 0, 1, augment=Scale(2)), r"source.map_inputs\(un.Scale"),
+        (lambda: Loader(Arrays(np.zeros((4, 3))), Plan(4, 2, 0), 0, 1, augment=WRONG.Scale(2)), r"source.map_inputs\(un.Scale"),
         (lambda: Scale(2)(np.zeros((2, 3), dtype=np.complex64)), "takes real numbers; received complex64"),
         (lambda: Scale(2).on_tensors(torch.zeros(2, dtype=torch.complex64)), "takes real numbers; received torch.complex64"),
     ],

@@ -45,7 +45,7 @@ CASES: tuple[tuple[tuple[Any, ...], tuple[tuple[int, ...], ...]], ...] = (
     (SQUARE, ((6, 3, 5, 5), (5, 4, 4), (0, 6, 6))),
     (VOLUME, ((3, 2, 4, 3, 5), (4, 3, 3, 4))),
 )
-TYPES = (np.uint8, np.int64, np.float16, np.float32, np.float64, np.bool_)
+TYPES = (np.uint8, np.uint16, np.uint32, np.int64, np.float16, np.float32, np.float64, np.bool_)
 
 
 def twins(seed: int, epoch: int, samples: Any) -> tuple[SampleRandom, TensorRandom]:
@@ -137,6 +137,15 @@ def test_it_survives_pickle_and_says_what_it_is() -> None:
                 )
 
 
+def test_numbers_that_need_the_bit_of_the_sign_come_in_at_the_edges() -> None:
+    for dtype in (np.uint16, np.uint32):
+        images = np.full((5, 6, 6), 1, dtype=dtype)
+        fill = int(np.iinfo(dtype).max)
+        for augment in (Shift(5, fill=fill), Rotate(45, fill=fill)):
+            (changed,) = on_both(augment, (images,), 0, 0, range(5))
+            assert set(np.unique(changed).tolist()) == {1, np.iinfo(dtype).max}
+
+
 def test_nothing_needs_a_value_of_the_device() -> None:
     """On the device that has shapes and no values, whatever needs a value fails: the change can be captured."""
     for augmentations, shapes in CASES:
@@ -170,8 +179,8 @@ def test_nothing_needs_a_value_of_the_device() -> None:
         (lambda: Rotate(quarter_turns=True, fill=1), "fill of un.augment.Rotate has no effect with quarter turns"),
         (lambda: Chain(), "needs at least one augmentation"),
         (lambda: Chain(Flip(), len), "takes augmentations of un.augment; received len"),
-        (lambda: un.Arrays(np.zeros((2, 3, 4))).map(Flip()), r"Flip\(.* draws random numbers, .*: augment=un.augment.Flip"),
-        (lambda: un.Arrays(np.zeros((2, 3, 4))).map_inputs(Chain(Flip())), r"augment=un.augment.Chain\(un.augment.Flip"),
+        (lambda: un.Arrays(np.zeros((2, 3, 4))).map(WRONG.Flip()), r"Flip\(.* draws random numbers, .*: augment=un.augment.Flip"),
+        (lambda: un.Arrays(np.zeros((2, 3, 4))).map_inputs(WRONG.Chain(Flip())), r"augment=un.augment.Chain\(un.augment.Flip"),
         (lambda: Chain(un.Scale(2)), r"received un.Scale\(factor=2\)"),
     ],
 )
