@@ -53,7 +53,7 @@ bench: system    ## measure against peers, side by side; writes docs/results/
 	$(BIN)/python -m bench.horovod
 	@if [ "$$(id -u)" = 0 ]; then $(BIN)/python -m bench.algorithms && $(BIN)/python -m bench.overlap; \
 	else echo "bench.algorithms and bench.overlap make network name spaces and need root"; fi
-	@echo "those that need the files of MNIST are run by hand: python -m bench.asynchronous (and --link), bench.elastic, bench.servers, bench.many_workers, bench.time_to_accuracy --mnist DIR; bench.horovod_programs --checkout DIR --mnist DIR (Horovod's own tests and examples); bench.programs_of_others --checkout DIR (examples of Keras, PyTorch, Lightning, Optuna, TensorFlow); and, without files, python -m bench.jets (and --accuracy)"
+	@echo "those that need the files of MNIST are run by hand: python -m bench.asynchronous (and --link), bench.elastic, bench.servers, bench.many_workers, bench.time_to_accuracy --mnist DIR; bench.horovod_programs --checkout DIR --mnist DIR (Horovod's own tests and examples); bench.programs_of_others --checkout DIR (examples of Keras, PyTorch, Lightning, Optuna, TensorFlow); and, without files, python -m bench.jets (and --accuracy); on a machine with a GPU python -m bench.gpu, bench.time_to_accuracy_gpu --mnist DIR (then --page FILE anywhere)"
 
 clean:           ## remove what make made
 	rm -rf $(VENV) .venv-bench dist build

@@ -17,7 +17,7 @@ LEAST_OF_HAND, LEAST_OF_PEERS = 0.95, 6.0
 def merged(results: Sequence[Result]) -> dict[str, Any]:
     """Pure: raw data of several runs of the same benchmark as one; of a case that was measured twice, the later."""
     blocks = {key: block for result in results for key, block in result["blocks"].items()}
-    settings = {"effort": {}, "device": "", "cases": {}}
+    settings: dict[str, Any] = {"cases": {}}
     for result in results:
         settings = {**result["settings"], "cases": {**settings["cases"], **result["settings"]["cases"]}}
     return {
