@@ -183,8 +183,7 @@ def _empty_like(length: int, device: torch.device, leaf: Any) -> Tensor:
 
 
 def _with_floats_as(tree: Any, dtype: torch.dtype) -> Any:
-    """Returns a tree of tensors as a copy from the host would have them: in one order in memory, floating ones of this type."""
-    return map_tree(lambda leaf: (leaf.to(dtype) if leaf.is_floating_point() else leaf).contiguous(), tree)
+    return map_tree(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, tree)
 
 
 def _try(samples: ResidentSamples, device: torch.device, length: int) -> None:
