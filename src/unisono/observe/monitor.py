@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter, process_time, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unisono.events import Observer, RunStarted, StepDone
-from unisono.observe.host_waits import HostWaits, SyncMode, sync_mode_of
 from unisono.observe.jsonl import LineFile
 from unisono.observe.nvml import Gpu
+
+if TYPE_CHECKING:
+    from unisono.observe.host_waits import HostWaits, SyncMode
 
 STATUS = Path("/proc/self/status")
 FIRST_S = 0.1
@@ -33,9 +35,9 @@ class Monitor(Observer):
         folder: Path,
         interval_s: float = 1.0,
         rank: int = 0,
-        mode_of: Callable[[str], SyncMode | None] = sync_mode_of,
+        mode_of: Callable[[str], SyncMode | None] | None = None,
     ) -> None:
-        """`mode_of`: returns torch's mode for waits on a device."""
+        """`mode_of`: returns torch's mode for waits on a device; for tests."""
         self._file = LineFile(folder / f"rank-{rank}.jsonl")
         self._interval_s = interval_s
         self._stop = threading.Event()
@@ -49,8 +51,10 @@ class Monitor(Observer):
 
     def started(self, event: RunStarted) -> None:
         """Starts the thread that samples, and counts the waits of the calling thread."""
+        from unisono.observe.host_waits import HostWaits, sync_mode_of
+
         self._file.open()
-        if (mode := self._mode_of(event.device)) is not None:
+        if (mode := (self._mode_of or sync_mode_of)(event.device)) is not None:
             self._waits = HostWaits(mode)
             self._waits.begin()
         gpu = _gpu_of(event.device)
