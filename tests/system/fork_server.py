@@ -43,8 +43,8 @@ COMMUNICATION = ("unisono.comm.connect", "unisono.comm.engines.shm", "unisono.co
 VERBS = ("unisono.run", "unisono.predict.apply_run", "unisono.predict.compare_runs")
 AT_USE = ("torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_agg")
 """What PyTorch loads for its first optimiser, in two seconds, and we for the first picture."""
-WITH_A_WHOLE_END = "unisono.testing."
-"""The contracts: their ranks end as every interpreter does."""
+WITH_A_WHOLE_END = "unisono.testing.contract"
+"""The contract of communicators: its ranks end as every interpreter does."""
 START_LIMIT_S = 110.0
 STOP_LIMIT_S = 10.0
 
@@ -172,6 +172,7 @@ def _request(program: Sequence[str], size: int, engine: str, output: str, enviro
 
 def main() -> None:
     end = End()
+    gc.disable()  # nothing of what is loaded now is garbage
     door, *more = sys.argv[1:]
     for module in (*COMMUNICATION, *VERBS, *AT_USE, *more):
         importlib.import_module(module)
@@ -241,6 +242,7 @@ def _draw_nothing(*arguments: Any, **_: Any) -> bool:
 def _serve(door: socket.socket) -> list[str]:
     """Blocking: never ends, but in each rank returns its program."""
     gc.freeze()
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the keepers
     while True:
         client, _ = door.accept()
