@@ -250,6 +250,17 @@ def test_the_best_settings_are_for_the_same_task_only(tmp_path: Path) -> None:
     assert best_settings(folder, file, accept_changes=True) == found
 
 
+def test_the_best_settings_of_an_older_study_are_with_the_defaults_that_it_had(tmp_path: Path) -> None:
+    file = tmp_path / "digits.py"
+    file.write_bytes(b"task = 1\n")
+    older = best_settings(of_one(tmp_path / "older", {**POINT, "algorithm": "downpour"}), file, accept_changes=False)
+    assert older.changes == {"algorithm.optimizer_on": "server", "algorithm.damping": "off", **FIXED, **POINT}
+    about = about_of(defaults={"algorithm.optimizer_on": "worker"})
+    records = (proposal_record(0, {**POINT, "algorithm": "downpour"}), end_record(0, 0, COMPLETE, [0.5, 1.0], 1.0))
+    study_in(tmp_path / "study", *records, about=about)
+    assert best_settings(tmp_path / "study", file, accept_changes=False).changes == {**FIXED, **POINT}
+
+
 def test_what_accepts_changes_does(tmp_path: Path) -> None:
     folder = of_one(tmp_path / "study", POINT)
     other = tmp_path / "renamed.py"
