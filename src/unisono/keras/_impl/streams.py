@@ -34,8 +34,8 @@ class Stream:
         if self.length is None or num_epochs * self.num_steps <= self.length or self.length % self.num_steps == 0:
             return
         raise UsageError(
-            f"the {self.kind} in x has {self.length} batches, which steps_per_epoch {self.num_steps} does not divide, so Keras ends "
-            "an epoch before its last step; leave steps_per_epoch out, or give one that divides them"
+            f"the {self.kind} in x has {self.length} batches, which steps_per_epoch {self.num_steps} does not divide, so Keras "
+            "ends an epoch before its last step; leave steps_per_epoch out, or give one that divides them"
         )
 
     def first_batch(self) -> Any:
