@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unisono.data.tree import leaves, map_tree
 from unisono.errors import UsageError
 from unisono.launch.excepthook import user_code_line
 from unisono.metrics import Accumulator, Metric
@@ -102,8 +101,8 @@ class CapturedEvaluation:
         self._others[shape] = others
         if change := before.change():
             self._give_up(f"the model keeps more than its tensors from batch to batch: {change}")
-        elif others and not all(isinstance(leaf, Tensor) for _, leaf in leaves((seen.outputs, seen.targets))):
-            self._give_up("the outputs of the model are not tensors in dicts and tuples")
+        elif others and not _is_plain((seen.outputs, seen.targets)):
+            self._give_up("the outputs of the model are not tensors in dicts, tuples and lists, which metrics get copies of")
 
     def _record(self, shape: Hashable, batch: Any) -> _Recording | None:
         """Local; waits for the device: records the evaluation of a batch; None, and a `reason`, where that is not possible."""
@@ -166,7 +165,7 @@ class _Recording:
         """Returns copies of outputs, targets and weights: the next repetition overwrites them, and a metric may keep its own."""
         (seen,) = self.kept
         weights = None if seen.weights is None else seen.weights.clone()
-        return map_tree(torch.clone, seen.outputs), map_tree(torch.clone, seen.targets), weights
+        return _copy(seen.outputs), _copy(seen.targets), weights
 
 
 class _ModelState:
@@ -186,3 +185,22 @@ class _ModelState:
     def _places_now(self) -> dict[str, tuple[int, tuple[int, ...]]]:
         tensors = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         return {name: (tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def _is_plain(tree: Any) -> bool:
+    """Whether a nesting has tensors alone, in types of which `_copy` makes the same."""
+    if isinstance(tree, Tensor):
+        return True
+    if type(tree) is dict:
+        return all(map(_is_plain, tree.values()))
+    return (type(tree) in (tuple, list) or (isinstance(tree, tuple) and hasattr(tree, "_fields"))) and all(map(_is_plain, tree))
+
+
+def _copy(tree: Any) -> Any:
+    """Local: returns the same nesting with copies of its tensors."""
+    if isinstance(tree, Tensor):
+        return tree.clone()
+    if isinstance(tree, dict):
+        return {name: _copy(part) for name, part in tree.items()}
+    parts = [_copy(part) for part in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -315,6 +315,44 @@ def test_outputs_are_copied_before_the_next_repetition() -> None:
         expected = model.inner(torch.from_numpy(INPUTS[: 2 * BATCH]).double()).mean()
     assert found["val_mean_output"] == pytest.approx(float(expected), rel=1e-12)
     assert replica.recorder.repetitions == 3
+
+
+class OwnDict(dict[str, Tensor]):
+    """Outputs with attributes, as those of large libraries."""
+
+    @property
+    def logits(self) -> Tensor:
+        return self["logits"]
+
+
+class Both(NamedTuple):
+    logits: Tensor
+    all: list[Tensor]
+
+
+class Wrapped(nn.Module):
+    def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+        self.wrap = wrap
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.wrap(self.inner(inputs))
+
+
+def right_logits(outputs: Any, targets: Any) -> Any:
+    return outputs.logits.argmax(1) == targets
+
+
+@pytest.mark.parametrize(
+    ("wrap", "reason"), [(lambda found: OwnDict(logits=found), "not tensors in dicts"), (lambda found: Both(found, [found]), "")]
+)
+def test_outputs_keep_their_type_for_metrics_of_users(wrap: Callable[[Tensor], Any], reason: str) -> None:
+    replica = Replica(Wrapped(wrap), resolve_metrics((right_logits,)))
+    replica.body.loss = None
+    for _ in range(3):
+        assert replica.agrees()
+    assert reason in replica.captured.reason and bool(replica.captured.reason) == bool(reason)
 
 
 def test_wrong_labels_are_refused_when_the_value_is_read() -> None:
