@@ -141,6 +141,7 @@ class CapturedEvaluation:
     def _give_up(self, reason: str) -> None:
         self.reason = reason
         self._recordings.clear()
+        self._adapter.notes.append(f"evaluations are not recorded as a CUDA graph: {reason}")
 
 
 @dataclass(frozen=True)

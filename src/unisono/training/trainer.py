@@ -11,8 +11,7 @@ from unisono.algorithms.base import LockStepAlgorithm, Settings, StepInfo
 from unisono.data.loader import Portion
 from unisono.events import StepDone
 from unisono.model.base import BEGINNING, ENDING, TRAIN, StreamKey
-from unisono.model.late_sums import LATEST
-from unisono.model.tail import StepStats
+from unisono.model.tail import LATEST, StepStats
 from unisono.training.epoch_sums import EpochSums
 from unisono.training.logged_values import mean_logged_values
 from unisono.training.not_finite import describe_not_finite
@@ -58,6 +57,8 @@ class Trainer(TrainerBase):
             portion, at = self._start_step(portions, step_in_epoch)
             for stats in self.algorithm.step(portion.micro_batches, at):
                 self._record_step(stats, sums)
+            if self.adapter.notes:
+                self._say_notes()
             self._release_samples(done.step - 1 - LATEST)
             if self.hooks.after_step is not None:
                 self.hooks.after_step(done.step)

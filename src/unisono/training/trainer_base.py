@@ -67,6 +67,8 @@ class TrainerBase(ABC):
         """Whether the state is to be saved as soon as it can be."""
         self.captured_evaluation = self._capture_evaluations()
         """Evaluates batches as recorded work; None where each runs as it is."""
+        self.gpu_notes: list[str] = []
+        """What was said about how steps are computed."""
         self._began = perf_counter()
 
     @abstractmethod
@@ -228,7 +230,9 @@ class TrainerBase(ABC):
             self.parts.resident.batches_of(source),
             self.captured_evaluation,
         )
-        return evaluate(self.comm, self.adapter, source, plan, prefix)
+        found = evaluate(self.comm, self.adapter, source, plan, prefix)
+        self._say_notes()
+        return found
 
     def _capture_evaluations(self) -> CapturedEvaluation | None:
         recorder = self.adapter.recorder
@@ -264,6 +268,13 @@ class TrainerBase(ABC):
         """Tells the observers that `done` of `total` batches are evaluated."""
         for observer in self.observers:
             observer.evaluating(done, total)
+
+    def _say_notes(self) -> None:
+        """Local: tells the user how steps are computed."""
+        self.gpu_notes += self.adapter.notes
+        for text in self.adapter.notes:
+            self._say(text)
+        self.adapter.notes.clear()
 
     def _say(self, text: str) -> None:
         """Gives the observers a message for the user."""

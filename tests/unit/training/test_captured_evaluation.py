@@ -24,6 +24,8 @@ from unisono.training.evaluation import EvaluationPlan, Shards, evaluate
 from unisono.training.frontends import assemble
 
 NUM_VALIDATION, BATCH = 150, 64  # two whole batches, and a shorter one
+RESIDENT, STREAMED, ARRAYS = "resident", "streamed", "arrays"
+"""Where batches come from: the device, the host to be made on the device, or arrays of the host."""
 RANDOM = np.random.default_rng(0)
 INPUTS = RANDOM.normal(size=(350, 6)).astype(np.float32)
 CLASSES = (INPUTS[:, 0] > 0).astype(np.int64) + (INPUTS[:, 1] > 0)
@@ -131,27 +133,27 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def found_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    def train(recorder: PlainRecorder | None, is_resident: bool, options: dict[str, Any], **more: Any) -> dict[str, Any]:
+    def train(recorder: PlainRecorder | None, where: str, options: dict[str, Any], **more: Any) -> dict[str, Any]:
         monkeypatch.setattr(assemble, "recorder_for", lambda *_: recorder)
-        monkeypatch.setattr(assemble, "keeps_data", lambda *_: is_resident)
+        monkeypatch.setattr(assemble, "makes_batches_on", lambda *_: where != ARRAYS)
         given = {"model": network(), "data": data(INPUTS, CLASSES), "loss": "cross_entropy", **options}
         task = un.Task(optimizer="sgd", optimizer_options={"fused": True}, lr=0.1, global_batch=32, epochs=3, **given)
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        summary = un.train(task, out=out, show=False, **more).summary
+        summary = un.train(task, out=out, show=False, resident="off" if where == STREAMED else "auto", **more).summary
         return {**summary["metrics"], "weights": summary["weights_sha256"]}
 
     return train
 
 
-@pytest.mark.parametrize("is_resident", [True, False])
+@pytest.mark.parametrize("where", [RESIDENT, STREAMED, ARRAYS])
 @pytest.mark.parametrize("case", CASES)
-def test_bits_are_those_of_evaluations_as_they_are(case: str, is_resident: bool, found_by: Any) -> None:
+def test_bits_are_those_of_evaluations_as_they_are(case: str, where: str, found_by: Any) -> None:
     recorder = Counts()
-    found = found_by(recorder, is_resident, CASES[case])
-    expected = found_by(Refuses(), is_resident, CASES[case])
+    found = found_by(recorder, where, CASES[case])
+    expected = found_by(Refuses(), where, CASES[case])
     assert repr(found) == repr(expected)
     if case != "bf16":  # which CPUs without it compute otherwise, as single operations
-        assert repr(found) == repr(found_by(None, False, CASES[case]))
+        assert repr(found) == repr(found_by(None, ARRAYS, CASES[case]))
     assert recorder.repetitions > 0 and "test_loss" in found
 
 
@@ -159,9 +161,9 @@ def test_values_that_are_no_numbers(found_by: Any) -> None:
     inputs = np.where(np.arange(350)[:, None] == 200, np.nan, INPUTS).astype(np.float32)  # in the second batch of three
     options = {"data": data(inputs, CLASSES), "metrics": ("accuracy", "f1", "auc", mean_distance)}
     recorder = Counts()
-    found = found_by(recorder, True, options, on_nan="skip")
+    found = found_by(recorder, RESIDENT, options, on_nan="skip")
     assert found["val_loss"] is found["val_mean_distance"] is None and found["val_accuracy"] > 0
-    assert repr(found) == repr(found_by(Refuses(), True, options, on_nan="skip")) and recorder.repetitions > 0
+    assert repr(found) == repr(found_by(Refuses(), RESIDENT, options, on_nan="skip")) and recorder.repetitions > 0
 
 
 # ---- one replica --------------------------------------------------------------------------------------------------------
@@ -378,3 +380,4 @@ def test_what_cannot_be_recorded_says_why() -> None:
     replica.captured = CapturedEvaluation(replica.adapter, Refuses(), replica.metrics)
     assert replica.agrees() and replica.agrees()
     assert replica.captured.reason.startswith("this machine records nothing")
+    assert replica.adapter.notes == [f"evaluations are not recorded as a CUDA graph: {replica.captured.reason}"]

@@ -21,11 +21,11 @@ from unisono.model.torch.body import Body, Outcome
 from unisono.model.torch.buffers import Buffers
 from unisono.model.torch.own_step import StepFunction
 from unisono.model.torch.parameters import NO_GRADIENT, Empty, FlatParameters
-from unisono.model.torch.recorder import Recorder
 from unisono.model.torch.stored_batch import StoredBatch, Unprepared
 
 if TYPE_CHECKING:
     from unisono.model.torch.captured_steps import CapturedSteps
+    from unisono.model.torch.recorder import Recorder
 
 CLIP_EPS = 1e-6
 """The constant of torch.nn.utils.clip_grad_norm_, so that both clip alike."""
@@ -75,6 +75,9 @@ class TorchAdapter(ModelAdapter):
         self.dtype = next(iter(self.parts.values())).tensors[0].dtype
         self._buffers = Buffers(model, empty)
         self.has_sample_losses = own_step is None
+        self.notes: list[str] = []
+        self.is_captured = recorder is not None
+        """Whether its steps are recorded and repeated."""
         self.aligns = aligns
         """Whether batches are copied to where torch puts its own tensors: kernels may round otherwise at an odd address."""
 
@@ -185,6 +188,10 @@ class TorchAdapter(ModelAdapter):
         held.update(settings, uses, left_out=left_out)
         if self._leaves_out:
             self.put_back_buffers(not_finite > 0)
+
+    def stop_capture(self) -> None:
+        """Local: notes that steps run as they are from now on."""
+        self.is_captured = False
 
     def captured_steps(self) -> CapturedSteps | None:
         """Local: the recorded steps of this replica; None where each runs as it is."""
@@ -329,6 +336,8 @@ class TorchAdapter(ModelAdapter):
 
     def to_device(self, batch: Any, dtype: torch.dtype | None = None) -> Any:
         """Local: returns a batch of arrays as tensors on the device; floating arrays get this type, or that of the parameters."""
+        if isinstance(batch, StoredBatch):
+            return self.to_device(batch.gather(self.device).prepare(), dtype)
         if isinstance(batch, tuple):
             return tuple([self.to_device(part, dtype) for part in batch])
         if isinstance(batch, dict):
