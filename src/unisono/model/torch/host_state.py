@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,18 @@ class HostState:
     """The state on the host of a model, its loss and the generators, to be compared with that after a step. Local."""
 
     def __init__(self, model: nn.Module, *others: Any) -> None:
-        self._modules = [*model.named_modules(), *((f"the loss {type(one).__name__}", one) for one in others)]
+        self._modules = [*model.named_modules(), *((f"the loss {type(one).__name__}", one) for one in others if one is not None)]
         self._attributes = {name: _attributes_of(module) for name, module in self._modules}
         self._generators = _generators()
 
-    def change(self) -> str:
+    def change(self, with_generators: bool = True) -> str:
         """Says what has changed since; empty where nothing has."""
         for name, module in self._modules:
             before, now = self._attributes[name], _attributes_of(module)
             for key in [*before, *now]:
                 if before.get(key) != now.get(key):
                     return f"it changes {'.'.join(part for part in (name, key) if part)}, which is not a tensor in place"
-        for name, state in _generators().items():
+        for name, state in _generators().items() if with_generators else ():
             if state != self._generators[name]:
                 return f"it draws from the generator of {name} on the host"
         return ""
@@ -39,7 +40,13 @@ class HostState:
 
 def _attributes_of(module: Any) -> Mapping[str, Any]:
     """Values by which a change of an object's attributes and buffers is seen."""
-    found = {name: _mark(value) for name, value in vars(module).items() if name not in OWN_OF_MODULES}
+    kind = type(module)
+    found = {
+        name: _mark(value)
+        for name, value in vars(module).items()
+        if name not in OWN_OF_MODULES
+        and not isinstance(getattr(kind, name, None), cached_property)  # which says the same each time
+    }
     for name, buffer in getattr(module, "_buffers", {}).items():
         found[name] = id(buffer)
     return found
