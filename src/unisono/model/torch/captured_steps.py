@@ -186,7 +186,8 @@ class CapturedSteps:
                 as_it_is()
             return
         self._adapter.seed(key)
-        before = HostState(self._adapter.model, getattr(self._adapter.body, "loss", None))
+        on_host = self._adapter.device.type == "cpu"
+        before = HostState(self._adapter.model, getattr(self._adapter.body, "loss", None), ("torch",) if on_host else ())
         with self._recorder.warming_up():
             as_it_is()
         if change := before.change():
