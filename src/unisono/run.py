@@ -294,7 +294,7 @@ def _train(run: RunContext, trainer: TrainerBase, notes: Sequence[str]) -> Mappi
         observer.started(started)
         for note in notes:
             observer.say(note)
-    with determinism.explain_errors():  # here, so that the status says it too
+    with determinism.explain_errors(), determinism.explain_full_gpu():  # here, so that the status says it too
         trainer.train()
     return trainer.test()
 

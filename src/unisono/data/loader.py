@@ -56,8 +56,10 @@ class Loader:
     prefetches: bool = False
     """Whether a thread prepares the next steps also where the data are in memory, as preparation takes time beside a GPU."""
 
-    stored: Callable[[Indices, int], Any] | None = None
-    """The batch of these samples in an epoch, where they lie on a device and none is read; it has `nbytes`."""
+    stored: Callable[[Indices, int, int], Any] | None = None
+    """Gives the batch of these samples with a seed and an epoch, where a device changes them; it has `nbytes`."""
+    reads: bool = True
+    """Whether the host reads the samples, as they do not lie on a device."""
 
     _orders: dict[int, Indices] = field(default_factory=dict, init=False)
 
@@ -85,7 +87,7 @@ class Loader:
 
         jobs = (job(step) for step in range(first_step, self.plan.steps_per_epoch))
         waits = self.prefetches and not isinstance(self.source, StreamedReads)
-        stays = self.stored is not None or (self.source.in_memory and not waits)
+        stays = not self.reads or (self.source.in_memory and not waits)
         found = in_bursts(jobs) if stays else read_ahead(jobs)
         return self._with_next_order(found, epoch) if self.prefetches else found
 
@@ -139,14 +141,17 @@ class Loader:
     def _augmented_batch(self, indices: Indices, epoch: int) -> Any:
         """Reads these samples as one batch, and augments it."""
         if self.stored is not None:
-            return self.stored(indices, epoch)
+            return self.stored(indices, self.plan.seed, epoch)
         batch = read_in(self.source, indices, self.plan.seed, epoch)
-        if self.augment is None:
-            return batch
-        changed = self.augment(batch, SampleRandom(self.plan.seed, epoch, indices))
-        if num_rows(changed, "the result of augment") != len(indices):
-            raise UsageError(f"augment must keep the number of samples: {len(indices)} went in, {num_rows(changed)} came out")
-        return changed
+        return batch if self.augment is None else augmented(self.augment, batch, SampleRandom(self.plan.seed, epoch, indices))
+
+
+def augmented(augment: Augment, batch: Any, random: SampleRandom) -> Any:
+    """Local: a batch, changed by `augment` of a task; refuses another number of samples."""
+    changed = augment(batch, random)
+    if num_rows(changed, "the result of augment") != len(random):
+        raise UsageError(f"augment must keep the number of samples: {len(random)} went in, {num_rows(changed)} came out")
+    return changed
 
 
 def batches_in_order(source: Source, where: slice, batch: int) -> Iterator[tuple[slice, Any]]:

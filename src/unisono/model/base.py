@@ -82,6 +82,8 @@ class ModelAdapter(ABC):
     num_parameters: int
     """Number of trainable parameters."""
     tail: Tail
+    notes: list[str]
+    """What a user should know about how steps are computed, until somebody has said it."""
     has_sample_losses: bool = True
     """Whether `evaluate` can give the loss of single samples."""
 

@@ -105,6 +105,19 @@ def explain_errors() -> Iterator[None]:
 
 
 @contextmanager
+def explain_full_gpu() -> Iterator[None]:
+    """Context manager, local: turns PyTorch's error about a GPU without memory into one that names the remedy."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        first = str(error).partition(". ")[0].strip()
+        raise UsageError(
+            f"the GPU is full ({first}); use a smaller --global-batch, --accumulate, --precision bf16 or --resident off; "
+            "a checkpoint, if there is one, is resumed by the same command with --accept-changes"
+        ) from error
+
+
+@contextmanager
 def enforce(device: torch.device) -> Iterator[None]:
     """Context manager, local: makes PyTorch compute reproducibly, and explains errors of operations that cannot."""
     with set_switches(device), explain_errors():

@@ -1,4 +1,5 @@
-"""Data that stay on the GPU: each sample is copied there once, in the type in which it is stored; batches are gathered there."""
+"""Data for a GPU. A sample is copied there once, in the type in which it is stored, and batches are gathered there; where the data
+do not fit, each batch travels as it is stored. Changes that are declared are computed on the GPU."""
 
 from __future__ import annotations
 
@@ -13,16 +14,17 @@ from torch import Tensor
 from unisono.data.data_differences import PART_NAMES, is_far
 from unisono.data.declared import is_declared
 from unisono.data.fingerprint import sums_of
-from unisono.data.sample_random import epoch_key
+from unisono.data.loader import augmented
+from unisono.data.sample_random import SampleRandom, epoch_key
 from unisono.data.source import Indices, Mapped, Source, Subset
 from unisono.data.splits import Splits
-from unisono.data.streamed_reads import StreamedReads
+from unisono.data.streamed_reads import StreamedReads, read_in
 from unisono.data.tensor_random import TensorRandom
 from unisono.data.tree import leaves, map_tree, num_bytes, num_rows
 from unisono.model.targets import HALVES
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.stored_batch import StoredBatch, StoredSamples
-from unisono.training.parts_on_device import PartsOnDevice
+from unisono.training.parts_on_device import DevicePart, PartsOnDevice
 
 SHARE = 0.4
 """Share of the free memory of a GPU that data may take: a training needs the rest."""
@@ -34,21 +36,16 @@ GATHERED = frozenset({"uint8", "int8", "int16", "int32", "int64", "float16", "fl
 """Types of arrays whose elements torch can gather on a GPU."""
 
 
-class ResidentSamples(StoredSamples):
-    """The samples of a source on a device. Changes that are declared are computed there, for each batch anew."""
+class DeviceSamples(StoredSamples):
+    """The samples of a source, and the changes that are declared: they are computed on the device, for each batch anew."""
 
-    def __init__(self, stored: Any, changes: Sequence[Any], augment: Any, dtype: torch.dtype) -> None:
-        self._stored = stored
-        self.device = next(leaf.device for _, leaf in leaves(stored))
-        self.num_bytes = num_bytes(stored)
+    def __init__(self, device: torch.device, changes: Sequence[Any], augment: Any, dtype: torch.dtype) -> None:
+        self.device = device
         self.compiles = augment is None  # Triton does not take the constants of its random numbers
         self._changes = changes
         self._augment = augment
         self._dtype = dtype
         self._of_others = torch.float32 if dtype in HALVES else dtype
-
-    def gather(self, numbers: Tensor) -> Any:
-        return map_tree(partial(torch.index_select, dim=0, index=numbers), self._stored)
 
     def prepare(self, stored: Any, numbers: Tensor, epoch_key: Tensor) -> Any:
         batch = stored
@@ -59,9 +56,51 @@ class ResidentSamples(StoredSamples):
         inputs, *others = batch
         return _with_floats_as(inputs, self._dtype), *[_with_floats_as(part, self._of_others) for part in others]
 
+    def key_of(self, seed: int, epoch: int) -> int:
+        """Pure: the key of what is drawn in an epoch of a training with this seed."""
+        return 0 if self._augment is None else epoch_key(seed, epoch)
+
+
+class ResidentSamples(DeviceSamples):
+    """Samples that lie on the device."""
+
+    def __init__(self, stored: Any, changes: Sequence[Any], augment: Any, dtype: torch.dtype) -> None:
+        super().__init__(next(leaf.device for _, leaf in leaves(stored)), changes, augment, dtype)
+        self._stored = stored
+        self.num_bytes = num_bytes(stored)
+
+    def gather(self, numbers: Tensor) -> Any:
+        return map_tree(partial(torch.index_select, dim=0, index=numbers), self._stored)
+
     def batch(self, indices: Indices, seed: int = 0, epoch: int = 0) -> StoredBatch:
         """Local: the batch of these samples in an epoch of a training with this seed."""
-        return StoredBatch(self, indices, epoch_key(seed, epoch) if self._augment is not None else 0)
+        return StoredBatch(self, indices, self.key_of(seed, epoch))
+
+
+class StreamedSamples(DeviceSamples):
+    """Samples that the host reads for each batch: they travel as they are stored, in pinned memory."""
+
+    def __init__(self, part: Source, device: torch.device, dtype: torch.dtype, augment: Any) -> None:
+        declared = augment if is_declared(augment) else None
+        self._host_augment = None if augment is declared else augment
+        # What a function of the user gets has all changes before it.
+        base, indices, changes = (part, np.arange(len(part)), []) if self._host_augment is not None else _without_declared(part)
+        self._source, self._indices = base, indices
+        super().__init__(device, changes, declared, dtype)
+
+    def gather(self, numbers: Tensor) -> Any:
+        raise NotImplementedError("these samples do not lie on the device")
+
+    def batch(self, indices: Indices, seed: int = 0, epoch: int = 0) -> StoredBatch:
+        """Local, blocking: reads these samples as they are in an epoch of a training with this seed."""
+        read = read_in(self._source, self._indices[indices], seed, epoch)
+        if self._host_augment is not None:
+            read = augmented(self._host_augment, read, SampleRandom(seed, epoch, indices))
+        if self.device.type != "cuda":
+            return StoredBatch(self, indices, self.key_of(seed, epoch), map_tree(_as_tensor, read))
+        with torch.cuda.device(self.device):  # a thread that reads ahead would open another one
+            pinned = map_tree(lambda leaf: _as_tensor(leaf).pin_memory(), read)
+        return StoredBatch(self, indices, self.key_of(seed, epoch), pinned)
 
 
 def place(part: Source, device: torch.device, dtype: torch.dtype, augment: Any, free_bytes: int) -> ResidentSamples | str:
@@ -85,28 +124,32 @@ def place(part: Source, device: torch.device, dtype: torch.dtype, augment: Any, 
     for start in range(0, len(indices), step):
         piece = base.read(indices[start : start + step])
         for (_, target), (_, leaf) in zip(leaves(stored), leaves(piece), strict=True):
-            target[start : start + step].copy_(torch.from_numpy(np.ascontiguousarray(leaf)))
+            target[start : start + step].copy_(_as_tensor(leaf))
     found = ResidentSamples(stored, changes, augment, dtype)
     _try(found, device, len(indices))
     return found
 
 
-def keep_on_device(splits: Splits, augment: Any, adapter: TorchAdapter) -> PartsOnDevice:
-    """Local, blocking for one read of all samples: copies the parts of the data to the device that fit there."""
-    found, notes, num_bytes_held = dict[str, tuple[Source, ResidentSamples]](), [], 0
+def put_on_device(splits: Splits, augment: Any, adapter: TorchAdapter, keeps: bool) -> PartsOnDevice:
+    """Local, blocking for one read of all samples: with `keeps` copies the parts of the data to the device that fit there; the
+    others are read for each batch."""
+    device, dtype = adapter.device, adapter.dtype
+    found, notes, held = dict[str, DevicePart](), [], dict[str, int]()
     for name, part in splits.parts().items():
-        room = int(SHARE * torch.cuda.mem_get_info(adapter.device)[0]) if adapter.device.type == "cuda" else PIECE_BYTES
-        placed = place(part, adapter.device, adapter.dtype, augment if name == "train" else None, room)
+        of_part = augment if name == "train" else None
+        room = int(SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else PIECE_BYTES
+        placed = place(part, device, dtype, of_part, room) if keeps else ""
         if isinstance(placed, str):
-            notes.append(f"the {PART_NAMES[name]} data are read by the host in every epoch: {placed}")
+            found[name] = DevicePart(part, StreamedSamples(part, device, dtype, of_part), reads=True)
+            if placed:
+                notes.append(f"the {PART_NAMES[name]} data are read by the host in every epoch: {placed}")
         else:
-            found[name] = part, placed
-            num_bytes_held += placed.num_bytes
-    if found:
-        names = " and ".join(f"{PART_NAMES[name]}" for name in found)
-        notes.insert(
-            0, f"the {names} data lie on the GPU ({num_bytes_held / 1e6:,.1f} MB; --resident off reads them in every epoch)"
-        )
+            found[name] = DevicePart(part, placed, reads=False)
+            held[name] = placed.num_bytes
+    if held:
+        names = " and ".join(PART_NAMES[name] for name in held)
+        size = f"{sum(held.values()) / 1e6:,.1f} MB"
+        notes.insert(0, f"the {names} data lie on the GPU ({size}; --resident off reads them in every epoch)")
     return PartsOnDevice(found, "; ".join(notes))
 
 
@@ -127,6 +170,10 @@ def _without_declared(part: Source) -> tuple[Source, Indices, list[Any]]:
 def _differ(first: Any, again: Any) -> bool:
     sums, others = dict(sums_of(first)), dict(sums_of(again))
     return any(is_far(one, others.get(where)) for where, one in sums.items())
+
+
+def _as_tensor(leaf: Any) -> Tensor:
+    return leaf if isinstance(leaf, Tensor) else torch.from_numpy(np.ascontiguousarray(leaf))
 
 
 def _empty_like(length: int, device: torch.device, leaf: Any) -> Tensor:

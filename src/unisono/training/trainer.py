@@ -58,6 +58,8 @@ class Trainer(TrainerBase):
             portion, at = self._start_step(portions, step_in_epoch)
             for stats in self.algorithm.step(portion.micro_batches, at):
                 self._record_step(stats, sums)
+            if self.adapter.notes:
+                self._say_notes()
             self._release_samples(done.step - 1 - LATEST)
             if self.hooks.after_step is not None:
                 self.hooks.after_step(done.step)
@@ -158,6 +160,13 @@ class Trainer(TrainerBase):
             self.progress.fail(f"{text}; the run stopped {when}. To leave such updates out add --on-nan skip --accept-changes")
         else:
             self._say(f"warning: {text}; the update is left out (--on-nan skip)")
+
+    def _say_notes(self) -> None:
+        """Local: tells the user how steps are computed."""
+        self.gpu_notes += self.adapter.notes
+        for text in self.adapter.notes:
+            self._say(text)
+        self.adapter.notes.clear()
 
     def _release_samples(self, step: int) -> None:
         """Local: releases the samples of a step, unless its loss may have to be computed again."""

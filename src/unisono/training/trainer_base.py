@@ -62,6 +62,8 @@ class TrainerBase(ABC):
         """Loss and metrics of an epoch that was cut short."""
         self.save_requested = False
         """Whether the state is to be saved as soon as it can be."""
+        self.gpu_notes: list[str] = []
+        """What was said about how steps are computed."""
         self._began = perf_counter()
 
     @abstractmethod

@@ -75,6 +75,7 @@ class TorchAdapter(ModelAdapter):
         self.dtype = next(iter(self.parts.values())).tensors[0].dtype
         self._buffers = Buffers(model, empty)
         self.has_sample_losses = own_step is None
+        self.notes: list[str] = []
         self.aligns = aligns
         """Whether batches are copied to where torch puts its own tensors: kernels may round otherwise at an odd address."""
 
@@ -329,6 +330,8 @@ class TorchAdapter(ModelAdapter):
 
     def to_device(self, batch: Any, dtype: torch.dtype | None = None) -> Any:
         """Local: returns a batch of arrays as tensors on the device; floating arrays get this type, or that of the parameters."""
+        if isinstance(batch, StoredBatch):
+            return self.to_device(batch.gather(self.device).prepare(), dtype)
         if isinstance(batch, tuple):
             return tuple([self.to_device(part, dtype) for part in batch])
         if isinstance(batch, dict):

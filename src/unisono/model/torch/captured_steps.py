@@ -56,8 +56,10 @@ class CapturedSteps:
     def __init__(self, adapter: TorchAdapter, recorder: Recorder) -> None:
         self._adapter = adapter
         self._recorder = recorder
-        self.reason = _reason_at_start(adapter)
+        self.reason = ""
         """Why steps are not recorded any more; empty while they are."""
+        if reason := _reason_at_start(adapter):
+            self._give_up(reason)
         self.updates = not adapter.waits_for_device and not has_own_step(_optimizer_of(adapter))
         """Whether updates can be recorded too."""
         self._recordings: dict[Hashable, _Recording] = {}
@@ -191,10 +193,10 @@ class CapturedSteps:
         with self._recorder.warming_up():
             as_it_is()
         if change := before.change():
-            self.reason = f"the model keeps more than its tensors from step to step: {change}"
+            self._give_up(f"the model keeps more than its tensors from step to step: {change}")
         elif not self._adapter.parts[""].used.all():
             names = self._adapter.parts[""].unused_names()
-            self.reason = f"a batch did not use {names}, and whether one does is decided on the host"
+            self._give_up(f"a batch did not use {names}, and whether one does is decided on the host")
 
     def _record(
         self,
@@ -209,7 +211,7 @@ class CapturedSteps:
         if batch is not None:
             self._sizes.add(shape_of(batch))
             if len(self._sizes) > MOST_SIZES:
-                self.reason = f"batches have more than {MOST_SIZES} shapes"
+                self._give_up(f"batches have more than {MOST_SIZES} shapes")
                 return None
         try:
             place = None if batch is None else place_of(batch, adapter.to_device_batch, adapter.prepared)
@@ -235,11 +237,16 @@ class CapturedSteps:
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
             torch.clear_autocast_cache()
             where = user_code_line(error.__traceback__, Path(torch.__file__).parent)
-            self.reason = f"{_first_line(error)}{where}"
-            self._recordings.clear()
+            self._give_up(f"{_first_line(error)}{where}")
             return None
         found = self._recordings[name] = _Recording(inputs, place, repeat)
         return found
+
+    def _give_up(self, reason: str) -> None:
+        """Local: from now on every step runs as it is."""
+        self.reason = reason
+        self._recordings.clear()
+        self._adapter.notes.append(f"steps are not recorded as a CUDA graph, so each takes longer: {reason}")
 
     def _head(self, length: int, num_samples: int, weight: float) -> npt.NDArray[np.float64]:
         """The sums with which the tail of a step begins, and use flags as far as they travel."""

@@ -13,7 +13,6 @@ from torch import nn
 from unisono.errors import UsageError
 from unisono.launch.excepthook import user_code_line
 from unisono.model.torch.step_batches import num_samples_of
-from unisono.model.torch.stored_batch import Unprepared
 
 Compute = Callable[[nn.Module, Any, Any], Any]
 
@@ -22,16 +21,15 @@ class CompiledLoss:
     """Computes what `compute` does, compiled for batches of as many samples as in `sizes`: those of an epoch's last, shorter batch
     would be compiled for one step. Local; the first batch of a size takes as long as the compiler."""
 
-    def __init__(self, compute: Compute, sizes: frozenset[int], is_forced: bool) -> None:
+    def __init__(self, compute: Compute, sizes: frozenset[int], is_forced: bool, tell: Callable[[str], None]) -> None:
         self._compute = compute
         self._sizes = sizes
         self._is_forced = is_forced
         self._compiled: Compute | None = torch.compile(compute, dynamic=False)
-        self.failure = ""
-        """Why nothing is compiled any more, where that was tried without being asked for."""
+        self._tell = tell
 
     def __call__(self, model: nn.Module, loss: Any, batch: Any) -> Any:
-        if self._compiled is None or _num_samples(batch) not in self._sizes:
+        if self._compiled is None or num_samples_of(batch) not in self._sizes:
             return self._compute(model, loss, batch)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=UserWarning, module="torch._inductor")  # advice for its developers
@@ -53,11 +51,8 @@ class CompiledLoss:
             raise UsageError(
                 f"the model cannot be compiled (--compile on): {reason}; leave --compile out, or use --compile off"
             ) from error
-        self._compiled, self.failure = None, reason
-
-
-def _num_samples(batch: Any) -> int:
-    return len(batch.numbers) if isinstance(batch, Unprepared) else num_samples_of(batch)
+        self._compiled = None
+        self._tell(f"the model cannot be compiled, so it is computed as it is: {reason}")
 
 
 def _is_of_compiler(error: BaseException) -> bool:

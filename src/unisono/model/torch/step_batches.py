@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,18 @@ import torch
 from torch import Tensor
 
 from unisono.model.torch.step_inputs import Fields
-from unisono.model.torch.stored_batch import StoredBatch, Unprepared
+from unisono.model.torch.stored_batch import StoredBatch, Unprepared, map_leaves
 
 ToDevice = Callable[[Any], Any]
 """Moves a batch of arrays to the device, each in the type in which the model takes it."""
+Prepared = Callable[[Unprepared], Any]
+"""Makes of stored samples what a body takes."""
 
 
 def shape_of(batch: Any) -> Hashable:
     """Pure: what decides whether a batch fits into the memory of another."""
     if isinstance(batch, StoredBatch):
-        return id(batch.samples), len(batch)
+        return id(batch.samples), len(batch), None if batch.read is None else shape_of(batch.read)
     if isinstance(batch, dict):
         return tuple((name, shape_of(part)) for name, part in batch.items())
     if isinstance(batch, tuple):
@@ -31,6 +33,8 @@ def shape_of(batch: Any) -> Hashable:
 
 def num_samples_of(batch: Any) -> int:
     """Pure: the number of samples of a batch."""
+    if isinstance(batch, Unprepared):
+        return len(batch.numbers)
     while not hasattr(batch, "shape") and not isinstance(batch, StoredBatch):
         batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
     return len(batch)
@@ -51,30 +55,36 @@ class StepBatch(ABC):
         """On the device: the batch in fixed memory, as `TorchAdapter.compute` takes it."""
 
 
-class NumberedBatch(StepBatch):
-    """Samples that lie on the device: only their numbers travel."""
+class NumberedPlace(StepBatch):
+    """For stored samples. Those that lie on the device are gathered there by their numbers, the others are copied."""
 
-    def __init__(self, batch: StoredBatch, prepared: Callable[[Unprepared], Any]) -> None:
+    def __init__(self, batch: StoredBatch, prepared: Prepared) -> None:
         self._samples = batch.samples
         self._prepared = prepared
+        self._copied = None if batch.read is None else CopiedTensors(batch.read, batch.samples.device)
         self.fields = {"numbers": (torch.int64, len(batch)), "epoch_key": (torch.int64, 1)}
 
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]], batch: StoredBatch) -> None:
         arrays["numbers"][:] = batch.numbers
         arrays["epoch_key"][0] = batch.epoch_key
+        if self._copied is not None:
+            self._copied.copy(batch.read)
 
     def read(self, inputs: Mapping[str, Tensor]) -> Any:
-        return self._prepared(Unprepared.of(self._samples, inputs["numbers"], inputs["epoch_key"]))
+        numbers = inputs["numbers"]
+        stored = self._samples.gather(numbers) if self._copied is None else self._copied.held
+        return self._prepared(Unprepared(self._samples, stored, numbers, inputs["epoch_key"]))
 
 
-class CopiedBatch(StepBatch):
-    """Arrays of the host: they are copied into tensors that stay."""
+class ArraysPlace(StepBatch):
+    """For arrays of the host."""
 
     fields: Fields = {}  # noqa: RUF012 - nothing writes it
 
     def __init__(self, batch: Any, to_device: ToDevice) -> None:
         self._to_device = to_device
-        self._held = to_device(_copied(batch))
+        # In memory of its own, as on a CPU the tensors may be the arrays themselves.
+        self._held = to_device(map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else np.array(leaf), batch))
 
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]], batch: Any) -> None:  # noqa: ARG002
         _copy_into(self._held, self._to_device(batch))
@@ -83,27 +93,56 @@ class CopiedBatch(StepBatch):
         return self._held
 
 
-def place_of(batch: Any, to_device: ToDevice, prepared: Callable[[Unprepared], Any]) -> StepBatch:
-    """Local: makes the place for batches of this kind and size; `prepared` makes of gathered samples what a body takes."""
-    return NumberedBatch(batch, prepared) if isinstance(batch, StoredBatch) else CopiedBatch(batch, to_device)
+class CopiedTensors:
+    """Tensors on a device into which those of the host are copied, while the device still computes with the ones before.
+
+    A copy from the host would wait for the kernels that were started before it. So it goes to one of two buffers, in a stream of
+    its own, and from there into the tensors that recorded work reads, which takes the device next to no time."""
+
+    def __init__(self, example: Any, device: torch.device) -> None:
+        def empty() -> Any:
+            return map_leaves(lambda leaf: torch.empty_like(leaf, device=device), example)
+
+        self.held = empty()
+        self._is_cuda = device.type == "cuda"
+        if self._is_cuda:
+            self._device = device
+            self._buffers = [empty(), empty()]
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._filled, self._emptied = ([torch.cuda.Event(), torch.cuda.Event()] for _ in range(2))  # type: ignore[no-untyped-call]
+            self._turn = 0
+
+    def copy(self, new: Any) -> None:
+        """Starts the copy of these tensors of the host, in pinned memory on a GPU."""
+        if not self._is_cuda:
+            _copy_into(self.held, new)
+            return
+        computing, turn = torch.cuda.current_stream(self._device), self._turn
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._emptied[turn])
+            _copy_into(self._buffers[turn], new)
+            self._filled[turn].record(self._stream)
+        computing.wait_event(self._filled[turn])
+        _copy_into(self.held, self._buffers[turn])
+        self._emptied[turn].record(computing)
+        self._turn = 1 - turn
 
 
-def _copied(batch: Any) -> Any:
-    """A batch in memory of its own, as `to_device` may return the arrays themselves on a CPU."""
-    if isinstance(batch, tuple):
-        return tuple([_copied(part) for part in batch])
-    if isinstance(batch, dict):
-        return {name: _copied(part) for name, part in batch.items()}
-    return batch.clone() if isinstance(batch, Tensor) else np.array(batch)
+def place_of(batch: Any, to_device: ToDevice, prepared: Prepared) -> StepBatch:
+    """Local: makes the place for batches of this kind and size."""
+    return NumberedPlace(batch, prepared) if isinstance(batch, StoredBatch) else ArraysPlace(batch, to_device)
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """Pure: yields the leaves of a nesting of dicts and tuples."""
+    if isinstance(tree, (tuple, dict)):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from leaves(part)
+    else:
+        yield tree
 
 
 def _copy_into(held: Any, new: Any) -> None:
-    """Starts the copy of every tensor of a batch into that of the place."""
-    if isinstance(held, dict):
-        for name, part in held.items():
-            _copy_into(part, new[name])
-    elif isinstance(held, tuple):
-        for part, other in zip(held, new, strict=True):
-            _copy_into(part, other)
-    else:
-        held.copy_(new, non_blocking=True)
+    """Starts the copy of every tensor of a nesting into that of another."""
+    for one, other in zip(leaves(held), leaves(new), strict=True):
+        one.copy_(other, non_blocking=True)

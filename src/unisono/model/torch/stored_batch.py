@@ -1,8 +1,12 @@
-"""Batches of samples that lie on the device already: the host names their numbers, and the device gathers them."""
+"""Batches in the form in which their samples are stored: they become what the model is given on the device, by declared changes.
+
+Samples that lie on the device are named by their numbers and gathered there; others come from the host as they were read.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,7 +17,7 @@ from torch import Tensor
 
 
 class StoredSamples(ABC):
-    """Samples on a device, in the type in which they are stored, and the changes that make a batch of them."""
+    """Samples in the type in which they are stored, and the changes that make a batch of them on a device."""
 
     device: torch.device
     compiles: bool
@@ -21,7 +25,7 @@ class StoredSamples(ABC):
 
     @abstractmethod
     def gather(self, numbers: Tensor) -> Any:
-        """Local, on the device: the samples of these numbers, as they are stored."""
+        """Local, on the device: the samples of these numbers, as they are stored there."""
 
     @abstractmethod
     def prepare(self, stored: Any, numbers: Tensor, epoch_key: Tensor) -> Any:
@@ -35,37 +39,46 @@ class StoredBatch:
     samples: StoredSamples
     numbers: npt.NDArray[np.int64]
     epoch_key: int = 0
+    read: Any = None
+    """Tensors of the host, where the samples do not lie on the device."""
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __getitem__(self, where: slice) -> StoredBatch:
-        return replace(self, numbers=self.numbers[where])
+        read = None if self.read is None else map_leaves(lambda leaf: leaf[where], self.read)
+        return replace(self, numbers=self.numbers[where], read=read)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it has on the host."""
+        """Bytes that its numbers have on the host."""
         return self.numbers.nbytes
 
     def gather(self, device: torch.device) -> Unprepared:
-        """Local: the samples, gathered on the device."""
-        numbers = torch.from_numpy(self.numbers).to(device, non_blocking=True)
-        return Unprepared.of(self.samples, numbers, torch.tensor([self.epoch_key], device=device))
+        """Local: the samples, on the device."""
+        numbers, key = torch.from_numpy(self.numbers).to(device, non_blocking=True), torch.tensor([self.epoch_key], device=device)
+        if self.read is None:
+            return Unprepared(self.samples, self.samples.gather(numbers), numbers, key)
+        return Unprepared(self.samples, map_leaves(lambda leaf: leaf.to(device, non_blocking=True), self.read), numbers, key)
 
 
 class Unprepared(NamedTuple):
-    """Gathered samples before the changes, which are computed together with the model where that is compiled."""
+    """Samples on the device before the changes, which are computed together with the model where that is compiled."""
 
     samples: StoredSamples
     stored: Any
     numbers: Tensor
     epoch_key: Tensor
 
-    @classmethod
-    def of(cls, samples: StoredSamples, numbers: Tensor, epoch_key: Tensor) -> Unprepared:
-        """Local, on the device: gathers the samples of these numbers."""
-        return cls(samples, samples.gather(numbers), numbers, epoch_key)
-
     def prepare(self) -> Any:
         """Pure, on the device: the batch that the model is given."""
         return self.samples.prepare(self.stored, self.numbers, self.epoch_key)
+
+
+def map_leaves(do: Callable[[Any], Any], tree: Any) -> Any:
+    """Pure: the same nesting of dicts and tuples with `do(leaf)` at each leaf."""
+    if isinstance(tree, tuple):
+        return tuple([map_leaves(do, part) for part in tree])
+    if isinstance(tree, dict):
+        return {name: map_leaves(do, part) for name, part in tree.items()}
+    return do(tree)

@@ -93,7 +93,8 @@ def assemble(
     kept = {one.name: options.averages[one.name] for one in metrics if one.name in options.averages}
     averages = {**kept, **front.try_losses(adapter, splits, metrics)}
     front.share_metrics(comm)
-    resident = _parts_on_device(splits, task, adapter) if keeps_data(device, options) and front.takes_tensors else PartsOnDevice()
+    on_device = makes_batches_on(device) and front.takes_tensors
+    resident = _parts_on_device(splits, task, adapter, options) if on_device else PartsOnDevice()
     schedules = front.schedules(adapter, plan)
     settings = _settings_by_part(schedules)
     stepped = next((one for one in schedules.values() if isinstance(one, Stepped)), None)
@@ -106,7 +107,7 @@ def assemble(
         algorithm = setup.kind(comm, adapter, setup.options, options.spans, setup.roles.group)
     loader = _loader(task, splits, plan, setup, comm, device, resident)
     if compiles == ON and isinstance(body, LossBody):
-        body.compute = CompiledLoss(compute_loss, loader.usual_sizes(), task.compile == ON)
+        body.compute = CompiledLoss(compute_loss, loader.usual_sizes(), task.compile == ON, adapter.notes.append)
     return TrainingParts(
         task=replace(_with_interval(task, stepped), compile=compiles),
         splits=splits,
@@ -134,16 +135,16 @@ def recorder_for(device: torch.device, options: AssemblyOptions) -> Recorder | N
     return CudaRecorder(device) if device.type == "cuda" and options.capture == "auto" else None
 
 
-def keeps_data(device: torch.device, options: AssemblyOptions) -> bool:
-    """Pure: whether data that fit are kept on this device."""
-    return device.type == "cuda" and options.resident == "auto"
+def makes_batches_on(device: torch.device) -> bool:
+    """Pure: whether batches are made on this device, of samples that lie there or travel as they are stored."""
+    return device.type == "cuda"
 
 
-def _parts_on_device(splits: Splits, task: Task, adapter: TorchAdapter) -> PartsOnDevice:
-    """Local, blocking for one read of all samples: the parts of the data that fit on the device, copied there."""
-    from unisono.training.resident_data import keep_on_device
+def _parts_on_device(splits: Splits, task: Task, adapter: TorchAdapter, options: AssemblyOptions) -> PartsOnDevice:
+    """Local, blocking for one read of all samples: the parts of the data; those that fit are copied to the device."""
+    from unisono.training.resident_data import put_on_device
 
-    return keep_on_device(splits, task.augment, adapter)
+    return put_on_device(splits, task.augment, adapter, keeps=options.resident == "auto")
 
 
 def _empty_vector(device: torch.device, numel: int, dtype: torch.dtype) -> torch.Tensor:
@@ -165,7 +166,8 @@ def _loader(
         augment=task.augment,
         never_empty=task.step is not None,
         own_shards=own_shards,
-        stored=resident.training_batches(plan.seed),
+        stored=None if resident.train is None else resident.train.samples.batch,
+        reads=resident.train is None or resident.train.reads,
         prefetches=device.type == "cuda",  # a CPU that computes has no time to prepare the next batch beside it
     )
 

@@ -115,11 +115,24 @@ def summary_of(trainer: TrainerBase, test: Mapping[str, float], began: float) ->
         **({"time_to_target_s": done.time_to_target_s, "target": parts.goals.target} if parts.goals.target is not None else {}),
         "engine": trainer.comm.engine,
         "device": str(parts.adapter.device),
+        **({"gpu": _gpu_record(trainer)} if parts.adapter.device.type == "cuda" else {}),
         "threads": torch.get_num_threads(),
         "num_parameters": parts.adapter.num_parameters,
         "split": parts.splits.record(),
         "data": {name: dict(part.describe()) for name, part in parts.splits.parts().items()},
         "history": done.history,
+    }
+
+
+def _gpu_record(trainer: TrainerBase) -> dict[str, Any]:
+    """How a training was computed on a GPU."""
+    parts = trainer.parts
+    return {
+        "precision": parts.task.precision,
+        "compiled": parts.task.compile == "on",
+        "captured": parts.adapter.recorder is not None and not trainer.gpu_notes,
+        "resident": [name for name, part in parts.resident.parts.items() if not part.reads],
+        "notes": [*parts.notes, *trainer.gpu_notes],
     }
 
 
