@@ -28,6 +28,9 @@ from unisono.training.progress import Progress
 from unisono.training.trainer import Trainer
 from unisono.training.training_parts import AssemblyOptions, TrainingParts
 
+HOST, STREAMED, RESIDENT = "host", "streamed", "resident"
+"""Where batches are made: by the host; on the device, of samples that the host reads; on the device, of samples that lie there."""
+
 NUM, BATCH, SIDE = 58, 12, 6
 """Five steps in an epoch, the last of ten samples."""
 _RANDOM = np.random.default_rng(3)
@@ -89,21 +92,22 @@ Train = Callable[..., Trained]
 
 
 def train_with(patched: pytest.MonkeyPatch) -> Train:
-    """Returns a function that trains a task to its end, with this recorder and with its data on the device or not."""
+    """Returns a function that trains a task to its end, with this recorder and its batches made there."""
 
     def train(
         task: Task,
         recorder: Recorder | None = None,
-        resident: bool = False,
+        data: str = HOST,
         algorithm: str = "allreduce",
         on_nan: str = "stop",
         max_steps: int | None = None,
     ) -> Trained:
         patched.setattr(assemble, "recorder_for", lambda *_: recorder)
-        patched.setattr(assemble, "keeps_data", lambda *_: resident)
+        patched.setattr(assemble, "makes_batches_on", lambda *_: data != HOST)
         patched.setattr(Accuracy, "quick_sums", Metric.quick_sums)  # NumPy, which is for sums on the host
+        options = AssemblyOptions(on_nan=on_nan, resident="auto" if data == RESIDENT else "off")
         comm = single_process_communicator()
-        parts = assemble.assemble(change(task, {}), algorithm, comm, AssemblyOptions(on_nan=on_nan))
+        parts = assemble.assemble(change(task, {}), algorithm, comm, options)
         heard = Listener([], [])
         done = Trainer(comm=comm, parts=parts, evaluation_batch=7, observers=(heard,), max_steps=max_steps).train()
         weights = {name: tensor.detach().clone() for name, tensor in parts.adapter.model.state_dict().items()}

@@ -58,15 +58,15 @@ class CapturedSteps:
         self._recorder = recorder
         self.reason = ""
         """Why steps are not recorded any more; empty while they are."""
-        if reason := _reason_at_start(adapter):
-            self._give_up(reason)
-        self.updates = not adapter.waits_for_device and not has_own_step(_optimizer_of(adapter))
-        """Whether updates can be recorded too."""
         self._recordings: dict[Hashable, _Recording] = {}
         self._num_warm_ups: Counter[Hashable] = Counter()
         self._sizes: set[Hashable] = set()
         self._weights: dict[Hashable, float | None] = {}
-        """The weight of the batches of a step, where it was the same plain number each time."""
+        """The weight of the batches of a step, where it is a plain number."""
+        if reason := _reason_at_start(adapter):
+            self._give_up(reason)
+        self.updates = not self.reason and not adapter.waits_for_device and not has_own_step(_optimizer_of(adapter))
+        """Whether updates can be recorded too."""
 
     def step(self, batch: Any, key: StreamKey, votes: Votes, settings: GroupSettings) -> bool:
         """A whole step of the only process: gradient and update. Returns whether its sums are among the late ones already."""
@@ -94,7 +94,7 @@ class CapturedSteps:
         def work(place: StepBatch, inputs: Mapping[str, Tensor]) -> None:
             self._compute(place, inputs, is_first)
 
-        self._run(
+        is_repeated = self._run(
             ("gradient", is_first, shape_of(batch)),
             lambda: self._gradient_as_it_is(batch, key, votes, is_first),
             work,
@@ -102,12 +102,13 @@ class CapturedSteps:
             key,
             votes,
         )
-        if not self.reason:
+        if is_repeated:
             self._adapter.parts[""].used.fill(1)
 
     def update(self, settings: GroupSettings) -> None:
         """The update from summed gradient and tail."""
-        if not self._can_update(settings):
+        # A worker without samples used nothing; which parameters the others used it hears from them.
+        if not self._can_update(settings) or not self._adapter.parts[""].used.all():
             self._adapter.apply_on_device(settings)
             return
         self._run(
@@ -159,7 +160,8 @@ class CapturedSteps:
                 self._num_warm_ups[name] += 1
                 self._warm_up(as_it_is, key)
                 weight = self._adapter.tail.known_weight
-                self._weights[name] = weight if weight == self._weights.get(name, weight) else None
+                if key is not None and weight != self._weights.setdefault(name, weight):
+                    self._give_up("the host computes the weight of the loss, which differs between batches of one size")
                 return False
             found = self._record(name, work, batch, key, settings)
         if found is None:

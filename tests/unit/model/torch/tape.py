@@ -77,6 +77,7 @@ class _Tape(TorchDispatchMode):
             if _place(one) not in self._own and _place(one) not in self._before:
                 whole = torch.empty(0, dtype=torch.uint8).set_(one.untyped_storage())  # type: ignore[call-overload]
                 self._before[_place(one)] = whole, whole.clone()
+                whole.zero_()  # what is there when work is recorded must not matter
         result = func(*args, **kwargs)
         made = [one for one in tree_leaves(result) if isinstance(one, Tensor) and _place(one) not in places]
         self._own.update(_place(one) for one in made)
