@@ -25,6 +25,7 @@ from unisono.task.overrides import change
 from unisono.task.task import Task
 from unisono.training.frontends import assemble
 from unisono.training.progress import Progress
+from unisono.training.run_hooks import RunHooks
 from unisono.training.trainer import Trainer
 from unisono.training.training_parts import AssemblyOptions, TrainingParts
 
@@ -53,6 +54,7 @@ def pictures() -> un.Splits:
 def task_of(**more: Any) -> Task:
     """A task with everything that has a state or draws numbers; its optimiser can leave out an update on the device."""
     options = {"fused": True, **more.pop("optimizer_options", {})}
+    options = {name: value for name, value in options.items() if value is not None}
     usual = {"model": net, "data": pictures, "loss": "cross_entropy", "metrics": ("accuracy",), "lr": 0.05, "name": "task"}
     return Task(**{**usual, "global_batch": BATCH, "epochs": 3, "optimizer_options": options, **more})
 
@@ -101,6 +103,7 @@ def train_with(patched: pytest.MonkeyPatch) -> Train:
         algorithm: str = "allreduce",
         on_nan: str = "stop",
         max_steps: int | None = None,
+        hooks: RunHooks = RunHooks(),  # noqa: B008 - it cannot change
     ) -> Trained:
         patched.setattr(assemble, "recorder_for", lambda *_: recorder)
         patched.setattr(assemble, "makes_batches_on", lambda *_: data != HOST)
@@ -109,7 +112,8 @@ def train_with(patched: pytest.MonkeyPatch) -> Train:
         comm = single_process_communicator()
         parts = assemble.assemble(change(task, {}), algorithm, comm, options)
         heard = Listener([], [])
-        done = Trainer(comm=comm, parts=parts, evaluation_batch=7, observers=(heard,), max_steps=max_steps).train()
+        trainer = Trainer(comm=comm, parts=parts, evaluation_batch=7, observers=(heard,), max_steps=max_steps, hooks=hooks)
+        done = trainer.train()
         weights = {name: tensor.detach().clone() for name, tensor in parts.adapter.model.state_dict().items()}
         return Trained(weights, done, heard.steps, heard.said, parts)
 

@@ -1,0 +1,446 @@
+"""Recorded steps: bit for bit those that run as they are, wherever the batches are made, and with the reason where they cannot be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import OneCycleLR
+
+import unisono as un
+from tests.unit.model.torch.tape import RefusingRecorder, TapeRecorder
+from tests.unit.training.device_path import (
+    BATCH,
+    HOST,
+    LABELS,
+    NUM,
+    PICTURES,
+    RESIDENT,
+    SIDE,
+    STREAMED,
+    Train,
+    expect_same,
+    net,
+    pictures,
+    task_of,
+    train_with,
+)
+from unisono.model.late_sums import LATEST
+from unisono.model.torch.captured_steps import MOST_SIZES
+from unisono.model.torch.recorder import PlainRecorder, Recorder
+from unisono.task.task import Task
+from unisono.training.run_hooks import RunHooks
+
+STEPS = 15
+MOMENTUM = {"optimizer_options": {"momentum": 0.9}}
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch) -> Train:
+    return train_with(monkeypatch)
+
+
+def weighted() -> un.Splits:
+    whole = un.Arrays(PICTURES, LABELS, np.linspace(0.2, 3.0, NUM + 10)).map_inputs(un.Scale(1 / 64))
+    return un.Splits(whole.subset(np.arange(NUM)), validation=whole.subset(np.arange(NUM, NUM + 10)))
+
+
+def one_cycle(optimizer: torch.optim.Optimizer) -> Any:
+    return OneCycleLR(optimizer, max_lr=0.1, total_steps=STEPS)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "sgd": {"optimizer": "sgd"},
+    "momentum": {"optimizer": "sgd", **MOMENTUM},
+    "adam": {"optimizer": "adam", "lr": 0.01},
+    "adamw amsgrad": {"optimizer": "adamw", "lr": 0.01, "optimizer_options": {"amsgrad": True}},
+    "one batch": {"global_batch": NUM, "epochs": 6},
+    "accumulate": {"accumulate": 3, **MOMENTUM},
+    "clip": {"clip_norm": 0.1, **MOMENTUM},
+    "clip and accumulate": {"clip_norm": 0.1, "accumulate": 2, "optimizer": "adam"},
+    "cosine": {"schedule": "cosine", "optimizer": "adam"},
+    "one cycle": {"schedule": one_cycle, **MOMENTUM},
+    "sample weights": {"data": weighted},
+    "class weights": {"loss_options": {"class_weights": [1.0, 2.0, 0.5, 1.5]}},
+    "several metrics": {"metrics": ("accuracy", "top_2_accuracy")},
+    "shards": {"shards": 3, **MOMENTUM},
+    "augment": {"augment": un.augment.Chain(un.augment.Flip(axis=-1), un.augment.Shift(1))},
+    "augment on the host": {"augment": lambda batch, draws: (batch[0] * draws.uniform(0.5, 1.5, (1, 1, 1)), batch[1])},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recorded_steps_are_those_that_run_as_they_are(train: Train, name: str) -> None:
+    """With dropout, batch-norm, and a short batch at the end of each epoch."""
+    case = CASES[name]
+    expected = train(task_of(**case), RefusingRecorder(), HOST)
+    assert "this machine records nothing" in expected.captured.reason
+    for data in (HOST, STREAMED, RESIDENT):
+        tape = TapeRecorder()
+        for recorder in (tape, PlainRecorder()):
+            found = train(task_of(**case), recorder, data)
+            assert found.captured.reason == "" and not found.said
+            expect_same(found, expected)
+        assert tape.num_recorded and tape.num_repeated >= 3
+
+
+@pytest.mark.parametrize("case", [{}, MOMENTUM, {"accumulate": 3}, {"shards": 3}, {"clip_norm": 0.1}])
+def test_sgd_is_that_of_the_host(train: Train, case: dict[str, Any]) -> None:
+    """Updates on the device have the bits of those that wait for each step; the rates of Adam have fewer digits there."""
+    expect_same(train(task_of(**case), TapeRecorder(), RESIDENT), train(task_of(**case)))
+
+
+def test_rates_of_other_optimizers_are_those_of_the_host_up_to_their_digits(train: Train) -> None:
+    found, expected = (train(task_of(optimizer="adam", epochs=1), one) for one in (TapeRecorder(), None))
+    for name, tensor in expected.weights.items():
+        torch.testing.assert_close(found.weights[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adadelta"])
+def test_gradients_are_recorded_where_the_host_makes_the_update(train: Train, optimizer: str) -> None:
+    task, tape = task_of(optimizer=optimizer, optimizer_options={"fused": None}), TapeRecorder()
+    found = train(task, tape, RESIDENT)
+    assert tape.num_recorded == 2, "the gradient, for each size"
+    expect_same(found, train(task, RefusingRecorder()))
+
+
+def test_one_recording_holds_a_whole_step(train: Train) -> None:
+    tape = TapeRecorder()
+    train(task_of(), tape)
+    assert (tape.num_recorded, tape.num_repeated) == (2, 10 + 1), "two of each size run as they are"
+
+
+def test_accumulated_gradients_have_a_recording_each(train: Train) -> None:
+    tape = TapeRecorder()
+    train(task_of(accumulate=2, epochs=4), tape)
+    assert tape.num_recorded == 5, "the first and the later micro-batch of two sizes, and the update"
+
+
+def test_local_steps_are_recorded(train: Train) -> None:
+    tape = TapeRecorder()
+    found, expected = (train(task_of(**MOMENTUM), one, algorithm="local_sgd") for one in (tape, RefusingRecorder()))
+    assert tape.num_recorded == 2
+    expect_same(found, expected)
+
+
+# ---- what runs as it is ------------------------------------------------------------------------------------------------
+
+
+class Counter(nn.Module):
+    """Gives what it gets, the more the oftener it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += self.training
+        return inputs * (1.0 + self.calls)
+
+
+class Growing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.means: list[float] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.means.append(1.0)
+        return inputs * len(self.means)
+
+
+class Replaced(nn.Module):
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for _ in range(2):  # the memory of the first may be that of the last
+            self.seen = self.seen + 0.5
+        return inputs * self.seen
+
+
+class Drawing(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * (random.random() if self.training else 1.0)
+
+
+class DrawingNumPy(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * (float(np.random.rand()) if self.training else 1.0)
+
+
+class Waiting(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * (2.0 if inputs.mean().item() > 0.5 else 1.0)
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(2, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs
+
+
+ODD: Sequence[tuple[Callable[[], nn.Module], str]] = [
+    (Counter, "it changes 0.calls, which is not a tensor in place"),
+    (Growing, "it changes 0.means"),
+    (Replaced, "it changes 0.seen"),
+    (Drawing, "it draws from the generator of Python on the host"),
+    (DrawingNumPy, "it draws from the generator of NumPy on the host"),
+    (Waiting, "waits for the device"),
+    (Unused, "a batch did not use 0.spare.weight, 0.spare.bias, and whether one does is decided on the host"),
+]
+
+
+def with_first(make: Callable[[], nn.Module], **more: Any) -> Task:
+    return task_of(model=lambda: nn.Sequential(make(), net()), **more)
+
+
+@pytest.mark.parametrize(("make", "reason"), ODD)
+@pytest.mark.parametrize("case", [{}, {"accumulate": 2, "optimizer": "adam"}])
+def test_a_model_that_cannot_be_recorded_runs_as_it_is(
+    train: Train, make: Callable[[], nn.Module], reason: str, case: dict[str, Any]
+) -> None:
+    """The same numbers, and one line that says why."""
+
+    def run(recorder: Recorder) -> Any:
+        random.seed(1)
+        np.random.seed(1)
+        return train(with_first(make, **case), recorder, RESIDENT)
+
+    found = run(TapeRecorder())
+    (said,) = found.said
+    assert said.startswith("steps are not recorded as a CUDA graph, so each takes longer: ")
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(said)
+    expect_same(found, run(RefusingRecorder()))
+
+
+def test_a_model_that_changes_later_runs_as_it_is(train: Train) -> None:
+    """A layer that the second epoch's short batches leave out: recorded steps of the others are not repeated any more."""
+
+    class Choosing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spare = nn.Linear(SIDE, SIDE)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.spare(inputs) if len(inputs) == BATCH else inputs
+
+    found, expected = (train(with_first(Choosing), one) for one in (TapeRecorder(), RefusingRecorder()))
+    assert "did not use 0.spare.weight" in found.captured.reason
+    expect_same(found, expected)
+
+
+class CountingLoss:
+    """A loss with a state of its own."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.calls += 1
+        return nn.functional.cross_entropy(outputs, targets, reduction="none") * self.calls
+
+
+def test_a_loss_with_a_state_runs_as_it_is(train: Train) -> None:
+    found, expected = (train(task_of(loss=CountingLoss()), one) for one in (TapeRecorder(), RefusingRecorder()))
+    assert "it changes the loss CountingLoss.calls" in found.captured.reason
+    expect_same(found, expected)
+
+
+def test_a_weight_that_the_host_changes_is_seen(train: Train) -> None:
+    """It is not a function of the shapes, so it must not be written once for all."""
+    numbers = iter(range(10**6))
+
+    def loss(outputs: Tensor, targets: Tensor) -> tuple[Tensor, float]:
+        return nn.functional.cross_entropy(outputs, targets, reduction="sum"), 10.0 + next(numbers) % 3
+
+    found = train(task_of(loss=loss, epochs=2), TapeRecorder())
+    assert "the host computes the weight of the loss" in found.captured.reason
+    assert found.progress.num_skipped == 0
+
+
+def test_many_shapes_are_not_recorded(train: Train) -> None:
+    def data() -> un.Splits:
+        return un.Splits((PICTURES[:NUM].astype(np.float32), LABELS[:NUM]))
+
+    # As many sizes as shards: a batch of fifty-eight is cut into parts of seven and eight, others are of one size.
+    found = train(task_of(data=data), PlainRecorder())
+    captured = found.captured
+    assert captured.reason == ""
+    algorithm: Any = found.parts.algorithm
+    (settings,) = (found.parts.settings(0)[""],)
+    for size in range(1, MOST_SIZES + 1):
+        for _ in range(3):
+            batch = PICTURES[: size + 2].astype(np.float32), LABELS[: size + 2]
+            captured.step(batch, un_key(), (False, False), settings)
+    assert captured.reason == f"batches have more than {MOST_SIZES} shapes"
+    before = found.parts.adapter.model[5].weight.detach().clone()
+    captured.step((PICTURES[:4].astype(np.float32), LABELS[:4]), un_key(), (False, False), settings)
+    assert not torch.equal(found.parts.adapter.model[5].weight, before), "it learns on"
+    assert algorithm.captured is captured
+
+
+def un_key() -> Any:
+    from unisono.model.base import StreamKey
+
+    return StreamKey(0, 0, 0)
+
+
+def test_a_recorder_that_fails_late_loses_nothing(train: Train) -> None:
+    """The second recording fails: that of the first is not used any more either."""
+
+    class Second(TapeRecorder):
+        def record(self, work: Callable[[], None]) -> Callable[[], None]:
+            if self.num_recorded:
+                super().record(work)
+                raise RuntimeError("CUDA error: out of luck\nmore lines")
+            return super().record(work)
+
+    for case in ({}, {"accumulate": 2}, {"optimizer": "adam", "clip_norm": 0.1}):
+        found = train(task_of(**case), Second(), RESIDENT)
+        assert found.captured.reason.startswith("CUDA error: out of luck (")
+        expect_same(found, train(task_of(**case), RefusingRecorder()))
+
+
+def gan_step(self: Any, batch: Any) -> None:
+    inputs, targets = batch
+    losses = nn.functional.cross_entropy(self.model(inputs), targets, reduction="none")
+    self.minimise(losses, "front")
+    self.minimise(nn.functional.cross_entropy(self.model(inputs), targets, reduction="none"), "back")
+
+
+def test_a_step_of_the_task_runs_as_it_is(train: Train) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.front, self.back = nn.Sequential(nn.Flatten(), nn.Linear(SIDE**2, 5)), nn.Linear(5, 4)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.back(self.front(inputs))
+
+    options = {"optimizer": {"front": ("sgd", {"fused": True}), "back": ("sgd", {"fused": True})}, "optimizer_options": {}}
+    task = Task(model=Two, data=pictures, loss="cross_entropy", step=gan_step, lr=0.1, global_batch=BATCH, name="task", **options)
+    found, expected = train(task, TapeRecorder()), train(task)
+    assert found.captured.reason == "the task has a step of its own"
+    expect_same(found, expected)
+
+
+# ---- sums that come late -----------------------------------------------------------------------------------------------
+
+BAD, MARK = 17, 200.0
+
+
+class Breaks(nn.Module):
+    """Gives NaN for the sample with the mark, which data may hold."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.where(inputs > MARK - 1, torch.nan, inputs)
+
+
+def marked() -> un.Splits:
+    inputs = (PICTURES[:NUM] % 100).astype(np.float32) / 64
+    inputs[BAD, 0, 2, 2] = MARK
+    return un.Splits((inputs, LABELS[:NUM]))
+
+
+def bad_step(found: Any) -> int:
+    plan = found.parts.loader.plan
+    (step,) = (step for step in range(plan.steps_per_epoch) if BAD in plan.order(0)[plan.batch(step)])
+    return int(step)
+
+
+@pytest.mark.parametrize("case", [{}, {"optimizer": "adam"}, {"accumulate": 2, **MOMENTUM}, {"clip_norm": 0.5}, {"shards": 3}])
+@pytest.mark.parametrize("data", [HOST, RESIDENT])
+def test_an_update_that_is_not_finite_is_left_out(train: Train, case: dict[str, Any], data: str) -> None:
+    """With the numbers of a training that waits for each step: buffers are put back."""
+    task = with_first(Breaks, data=marked, **case)
+    found = train(task, TapeRecorder(), data, on_nan="skip")
+    assert found.captured.reason == ""
+    assert found.progress.num_skipped == task.epochs
+    assert all(f"sample {BAD}" in text for text in found.said) and len(found.said) == task.epochs
+    expect_same(found, train(task, RefusingRecorder(), on_nan="skip"))
+    if "optimizer" not in case:
+        expect_same(found, train(task, on_nan="skip"))
+
+
+def plain() -> nn.Module:
+    """Without batch-norm, whose statistics the bad sample would spoil for all others."""
+    return nn.Sequential(Breaks(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(SIDE**2, 4))
+
+
+@pytest.mark.parametrize("case", [{}, {"optimizer": "adam"}, {"accumulate": 2, **MOMENTUM}, {"clip_norm": 0.5}, {"shards": 3}])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_training_ends_with_the_weights_before_the_bad_step(train: Train, case: dict[str, Any], seed: int) -> None:
+    """Though the host hears of it some steps later: no update follows, and the message is that of the step."""
+    task = task_of(model=plain, data=marked, global_batch=5, seed=seed, **case)
+    found = train(task, TapeRecorder(), RESIDENT)
+    step = bad_step(found)
+    assert found.progress.reason == "not finite"
+    assert f"step {step} is not finite (nan): on rank 0 sample {BAD};" in found.progress.failure
+    assert found.progress.num_skipped == 1 and step < found.progress.step <= step + LATEST
+    before = train(task, RefusingRecorder(), max_steps=step) if step else None
+    for name, tensor in found.parts.adapter.model.named_parameters():
+        assert bool(tensor.isfinite().all())
+        assert before is None or torch.equal(tensor, before.weights[name]), name
+
+
+@pytest.mark.parametrize("kind", ["sgd", "sgd with momentum", "adam"])
+def test_a_first_step_that_is_left_out_leaves_nothing(train: Train, kind: str) -> None:
+    """Also where the optimiser has its parameters one by one: torch makes the momentum in the first step."""
+
+    def optimizer(parameters: Any, lr: float) -> torch.optim.Optimizer:
+        first, *others = parameters
+        groups = [{"params": [first]}, {"params": others}]
+        if kind == "adam":
+            return torch.optim.Adam(groups, lr=lr, fused=True)
+        return torch.optim.SGD(groups, lr=lr, momentum=0.9 if "momentum" in kind else 0.0, fused=True)
+
+    task = task_of(model=plain, data=marked, optimizer=optimizer, optimizer_options={"fused": None}, global_batch=NUM - 1, epochs=4)
+    found = train(task, TapeRecorder(), on_nan="skip")
+    assert found.progress.num_skipped == 4 and len(found.steps) == 4
+    same = train(task, on_nan="skip")
+    for name, tensor in same.weights.items():
+        torch.testing.assert_close(found.weights[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_in_which_no_sample_counts_leaves_nothing(train: Train) -> None:
+    """What lies between the parameters stays zero, though the sum is divided by nothing."""
+    weights = np.ones(NUM)
+    first = train(task_of()).parts.loader.plan
+    weights[first.order(0)[first.batch(1)]] = 0.0
+
+    def data() -> un.Splits:
+        return un.Splits((PICTURES[:NUM].astype(np.float32) / 64, LABELS[:NUM], weights))
+
+    for case in ({}, {"clip_norm": 0.5}, {"accumulate": 2}):
+        found = train(task_of(data=data, epochs=2, **case), TapeRecorder())
+        assert found.progress.num_skipped == 1
+        assert "no sample of step 1 counts" in found.said[0] and len(found.said) == 1
+        expect_same(found, train(task_of(data=data, epochs=2, **case)))
+
+
+@pytest.mark.parametrize("asked", range(1, 9))
+def test_a_vote_acts_a_few_steps_later(train: Train, asked: int) -> None:
+    """As many for recorded steps as for others, and the training is as one that went so far."""
+    ended = []
+    for recorder in (TapeRecorder(), RefusingRecorder()):
+        done = [0]
+        hooks = RunHooks(stop_requested=lambda done=done: done[0] == asked, after_step=lambda step, done=done: done.__setitem__(0, step))  # type: ignore[misc]
+        found = train(task_of(global_batch=3), recorder, hooks=hooks)
+        assert found.progress.reason == "interrupted" and asked < found.progress.step <= asked + LATEST
+        ended.append(found.progress.step)
+        through = train(task_of(global_batch=3), recorder, max_steps=found.progress.step)
+        for name, tensor in through.weights.items():
+            assert torch.equal(found.weights[name], tensor), name
+    assert ended[0] == ended[1]
