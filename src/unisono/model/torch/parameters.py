@@ -528,7 +528,7 @@ def _as_on_device(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _make_momentum(optimizer: Optimizer) -> None:
-    """Local, cheap: makes the momentum of torch's SGD as zeros: in a first step that is left out torch would leave it as it found the
+    """Local, cheap: makes the momentum of torch's SGD as zeros: in a first step that is left out torch leaves it as it found the
     memory."""
     for group in optimizer.param_groups if type(optimizer) is torch.optim.SGD else ():
         for tensor in group["params"] if group["momentum"] and not group["dampening"] else ():

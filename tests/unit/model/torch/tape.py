@@ -57,33 +57,30 @@ class RefusingRecorder(PlainRecorder):
         raise RuntimeError("this machine records nothing")
 
 
-class _Tape(TorchDispatchMode):
+class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The operations of a piece of work, which runs once and is undone: recording does not run it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[Tensor]]] = []
         self._own: set[int] = set()
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
-        self._keeps: list[Any] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in WAITS:
             raise RuntimeError(f"{func} waits for the device")
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        places = {_place(one) for one in given}
+        places = _places(given)
         for one in given:
             if _place(one) not in self._own and _place(one) not in self._before:
-                whole = torch.empty(0, dtype=torch.uint8).set_(one.untyped_storage())  # type: ignore[call-overload]
+                whole = torch.empty(0, dtype=torch.uint8).set_(one.untyped_storage())
                 self._before[_place(one)] = whole, whole.clone()
                 whole.zero_()  # what is there when work is recorded must not matter
         result = func(*args, **kwargs)
         made = [one for one in tree_leaves(result) if isinstance(one, Tensor) and _place(one) not in places]
         self._own.update(_place(one) for one in made)
-        # Aliases, as autograd may give the storage of what it sees to others.
         self._operations.append((func, args, kwargs, made))
-        self._keeps.append(result)
         return result
 
     def undo(self) -> None:
@@ -95,14 +92,15 @@ class _Tape(TorchDispatchMode):
             for func, args, kwargs, made in self._operations:
                 result = func(*args, **kwargs)
                 again = [one for one in tree_leaves(result) if isinstance(one, Tensor)]
-                taken = [one for one in again if one.untyped_storage()._cdata not in _storages((args, kwargs))]
+                given = _places((args, kwargs))
+                taken = [one for one in again if _place(one) not in given]
                 for held, new in zip(made, taken, strict=True):
                     held.copy_(new)
 
 
 def _place(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
-def _storages(tree: Any) -> set[int]:
+def _places(tree: Any) -> set[int]:
     return {_place(one) for one in tree_leaves(tree) if isinstance(one, Tensor)}

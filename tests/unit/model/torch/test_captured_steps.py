@@ -1,9 +1,11 @@
-"""Recorded steps: bit for bit those that run as they are, wherever the batches are made, and with the reason where they cannot be."""
+"""Recorded steps are bit for bit those that run as they are, wherever batches are made; or the reason is said."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,17 +28,21 @@ from tests.unit.training.device_path import (
     Train,
     expect_same,
     net,
-    pictures,
     task_of,
     train_with,
 )
+from unisono.metrics.base import Metric
+from unisono.metrics.hits import Accuracy
+from unisono.model.base import StreamKey
 from unisono.model.late_sums import LATEST
 from unisono.model.torch.captured_steps import MOST_SIZES
 from unisono.model.torch.recorder import PlainRecorder, Recorder
 from unisono.task.task import Task
+from unisono.training.frontends import assemble
 from unisono.training.run_hooks import RunHooks
 
 STEPS = 15
+KEY = StreamKey(0, 0, 0)
 MOMENTUM = {"optimizer_options": {"momentum": 0.9}}
 
 
@@ -234,7 +240,8 @@ def test_a_model_that_changes_later_runs_as_it_is(train: Train) -> None:
             self.spare = nn.Linear(SIDE, SIDE)
 
         def forward(self, inputs: Tensor) -> Tensor:
-            return self.spare(inputs) if len(inputs) == BATCH else inputs
+            outputs: Tensor = self.spare(inputs) if len(inputs) == BATCH else inputs
+            return outputs
 
     found, expected = (train(with_first(Choosing), one) for one in (TapeRecorder(), RefusingRecorder()))
     assert "did not use 0.spare.weight" in found.captured.reason
@@ -274,27 +281,18 @@ def test_many_shapes_are_not_recorded(train: Train) -> None:
     def data() -> un.Splits:
         return un.Splits((PICTURES[:NUM].astype(np.float32), LABELS[:NUM]))
 
-    # As many sizes as shards: a batch of fifty-eight is cut into parts of seven and eight, others are of one size.
     found = train(task_of(data=data), PlainRecorder())
     captured = found.captured
     assert captured.reason == ""
-    algorithm: Any = found.parts.algorithm
-    (settings,) = (found.parts.settings(0)[""],)
+    settings, model = found.parts.settings(0)[""], found.parts.adapter.model
     for size in range(1, MOST_SIZES + 1):
         for _ in range(3):
             batch = PICTURES[: size + 2].astype(np.float32), LABELS[: size + 2]
-            captured.step(batch, un_key(), (False, False), settings)
+            captured.step(batch, KEY, (False, False), settings)
     assert captured.reason == f"batches have more than {MOST_SIZES} shapes"
-    before = found.parts.adapter.model[5].weight.detach().clone()
-    captured.step((PICTURES[:4].astype(np.float32), LABELS[:4]), un_key(), (False, False), settings)
-    assert not torch.equal(found.parts.adapter.model[5].weight, before), "it learns on"
-    assert algorithm.captured is captured
-
-
-def un_key() -> Any:
-    from unisono.model.base import StreamKey
-
-    return StreamKey(0, 0, 0)
+    before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    captured.step((PICTURES[:4].astype(np.float32), LABELS[:4]), KEY, (False, False), settings)
+    assert not torch.equal(nn.utils.parameters_to_vector(model.parameters()), before), "it learns on"
 
 
 def test_a_recorder_that_fails_late_loses_nothing(train: Train) -> None:
@@ -327,10 +325,13 @@ def test_a_step_of_the_task_runs_as_it_is(train: Train) -> None:
             self.front, self.back = nn.Sequential(nn.Flatten(), nn.Linear(SIDE**2, 5)), nn.Linear(5, 4)
 
         def forward(self, inputs: Tensor) -> Tensor:
-            return self.back(self.front(inputs))
+            outputs: Tensor = self.back(self.front(inputs))
+            return outputs
 
-    options = {"optimizer": {"front": ("sgd", {"fused": True}), "back": ("sgd", {"fused": True})}, "optimizer_options": {}}
-    task = Task(model=Two, data=pictures, loss="cross_entropy", step=gan_step, lr=0.1, global_batch=BATCH, name="task", **options)
+    fused = ("sgd", {"fused": True})
+    task = task_of(
+        model=Two, step=gan_step, optimizer={"front": fused, "back": fused}, optimizer_options={"fused": None}, metrics=()
+    )
     found, expected = train(task, TapeRecorder()), train(task)
     assert found.captured.reason == "the task has a step of its own"
     expect_same(found, expected)
@@ -430,13 +431,17 @@ def test_a_step_in_which_no_sample_counts_leaves_nothing(train: Train) -> None:
         expect_same(found, train(task_of(data=data, epochs=2, **case)))
 
 
+def _is(done: Sequence[int], asked: int) -> bool:
+    return done[0] == asked
+
+
 @pytest.mark.parametrize("asked", range(1, 9))
 def test_a_vote_acts_a_few_steps_later(train: Train, asked: int) -> None:
     """As many for recorded steps as for others, and the training is as one that went so far."""
     ended = []
     for recorder in (TapeRecorder(), RefusingRecorder()):
         done = [0]
-        hooks = RunHooks(stop_requested=lambda done=done: done[0] == asked, after_step=lambda step, done=done: done.__setitem__(0, step))  # type: ignore[misc]
+        hooks = RunHooks(stop_requested=partial(_is, done, asked), after_step=partial(done.__setitem__, 0))
         found = train(task_of(global_batch=3), recorder, hooks=hooks)
         assert found.progress.reason == "interrupted" and asked < found.progress.step <= asked + LATEST
         ended.append(found.progress.step)
@@ -444,3 +449,24 @@ def test_a_vote_acts_a_few_steps_later(train: Train, asked: int) -> None:
         for name, tensor in through.weights.items():
             assert torch.equal(found.weights[name], tensor), name
     assert ended[0] == ended[1]
+
+
+@pytest.mark.parametrize("case", [MOMENTUM, {"accumulate": 2, "optimizer": "adam"}, {"shards": 3, **MOMENTUM}])
+@pytest.mark.parametrize("stopped", [8])
+def test_a_stopped_training_resumes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: dict[str, Any], stopped: int) -> None:
+    """In the middle of an epoch: steps run as they are again before they are recorded, with the same bits."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as --shards sets it
+    monkeypatch.setattr(assemble, "makes_batches_on", lambda *_: True)
+    monkeypatch.setattr(Accuracy, "quick_sums", Metric.quick_sums)
+    task = task_of(**case, augment=un.augment.Shift(1))
+
+    def run(out: str, **options: Any) -> Any:
+        monkeypatch.setattr(assemble, "recorder_for", lambda *_: TapeRecorder())
+        return un.train(task, out=tmp_path / out, show=False, **options).summary
+
+    expected = run("through")
+    assert run("run", max_steps=stopped)["reason"] == "interrupted"
+    found = run("run")
+    for name in ("weights_sha256", "metrics", "steps", "best_epoch"):
+        assert found[name] == expected[name], name
+    assert [row["metrics"] for row in found["history"]] == [row["metrics"] for row in expected["history"]]
