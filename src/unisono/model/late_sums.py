@@ -37,26 +37,37 @@ class LateSums:
         self._copies = torch.zeros(shape, dtype=vector.dtype, pin_memory=self._is_cuda)
         self._host = self._copies.numpy()
         self._copied = [torch.cuda.Event() for _ in range(NUM_GROUPS)] if self._is_cuda else []  # type: ignore[no-untyped-call]
+        self._row = torch.zeros(1, dtype=torch.int64, device=vector.device)
+        self._known_row = 0
+        """The value that it has once all work so far is done."""
         self._group = 0
         self._steps: list[int] = []
         """Steps of the group that is filled."""
         self._travelling: list[int] = []
         """Steps of the group before it."""
 
+    def find_place(self) -> None:
+        """Before `keep`: sees to it that the device knows the row of the next step, which it does after its last one."""
+        place = self._next_row
+        if place != self._known_row:
+            self._row.fill_(place)
+        self._known_row = place + 1
+
+    def keep(self) -> None:
+        """On the device: keeps the sums as the row of the next step, and moves to the one after."""
+        self._flat.index_copy_(0, self._row, self._vector.unsqueeze(0))
+        self._row.add_(1)
+
     @property
-    def place(self) -> int:
+    def _next_row(self) -> int:
         """The row of the next step."""
         return self._group * GROUP + len(self._steps)
-
-    def keep(self, place: Tensor) -> None:
-        """On the device: keeps the sums as the row of the next step, whose place is in this tensor."""
-        self._flat.index_copy_(0, place, self._vector.unsqueeze(0))
 
     def add(self, step: int, is_kept: bool = False) -> list[Row]:
         """Adds the sums of a step, which are in the vector and may be kept already; returns those that are known by now. Waits for
         the device where it is more than a group behind."""
         if not is_kept:
-            self._flat[self.place].copy_(self._vector)
+            self._flat[self._next_row].copy_(self._vector)
         self._steps.append(step)
         return self._pass_on() if len(self._steps) == GROUP else []
 

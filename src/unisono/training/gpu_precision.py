@@ -60,3 +60,11 @@ def lay_out(model: nn.Module, device: torch.device, precision: str) -> str:
         return ""
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return "convolutions: channels lie last in memory"
+
+
+def has_channels_last(model: nn.Module) -> bool:
+    """Pure: whether weights of convolutions lie in memory with their channels last, so that images should too."""
+    return any(
+        one.dim() == 4 and one.is_contiguous(memory_format=torch.channels_last) and not one.is_contiguous()
+        for one in model.parameters()
+    )

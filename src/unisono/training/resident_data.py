@@ -24,6 +24,7 @@ from unisono.data.tree import leaves, map_tree, num_bytes, num_rows
 from unisono.model.targets import HALVES
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.stored_batch import StoredBatch, StoredSamples
+from unisono.training.gpu_precision import has_channels_last
 from unisono.training.parts_on_device import DevicePart, PartsOnDevice
 
 SHARE = 0.4
@@ -70,7 +71,7 @@ class ResidentSamples(DeviceSamples):
         self.num_bytes = num_bytes(stored)
 
     def gather(self, numbers: Tensor) -> Any:
-        return map_tree(partial(torch.index_select, dim=0, index=numbers), self._stored)
+        return map_tree(partial(_gather, numbers), self._stored)
 
     def batch(self, indices: Indices, seed: int = 0, epoch: int = 0) -> StoredBatch:
         """Local: the batch of these samples in an epoch of a training with this seed."""
@@ -80,13 +81,14 @@ class ResidentSamples(DeviceSamples):
 class StreamedSamples(DeviceSamples):
     """Samples that the host reads for each batch: they travel as they are stored, in pinned memory."""
 
-    def __init__(self, part: Source, device: torch.device, dtype: torch.dtype, augment: Any) -> None:
+    def __init__(self, part: Source, device: torch.device, dtype: torch.dtype, augment: Any, channels_last: bool = False) -> None:
         declared = augment if is_declared(augment) else None
         self._host_augment = None if augment is declared else augment
         # What a function of the user gets has all changes before it.
         base, indices, changes = (part, np.arange(len(part)), []) if self._host_augment is not None else _without_declared(part)
         self._source, self._indices = base, indices
         super().__init__(device, changes, declared, dtype)
+        self.channels_last = channels_last
 
     def gather(self, numbers: Tensor) -> Any:
         raise NotImplementedError("these samples do not lie on the device")
@@ -103,7 +105,9 @@ class StreamedSamples(DeviceSamples):
         return StoredBatch(self, indices, self.key_of(seed, epoch), pinned)
 
 
-def place(part: Source, device: torch.device, dtype: torch.dtype, augment: Any, free_bytes: int) -> ResidentSamples | str:
+def place(
+    part: Source, device: torch.device, dtype: torch.dtype, augment: Any, free_bytes: int, channels_last: bool = False
+) -> ResidentSamples | str:
     """Local, blocking for one read of all samples: copies them to the device. Returns why not where that cannot be, or where they
     need more than `free_bytes`."""
     if augment is not None and not is_declared(augment):
@@ -119,7 +123,11 @@ def place(part: Source, device: torch.device, dtype: torch.dtype, augment: Any, 
     total = num_bytes(first) * len(indices) // num_rows(first)
     if total > free_bytes:
         return f"they need {total / 1e9:.1f} GB, more than {free_bytes / 1e9:.1f} GB, which leaves room for the training"
-    stored = map_tree(partial(_empty_like, len(indices), device), first)
+    inputs, *others = first
+    stored = (
+        map_tree(partial(_empty_like, len(indices), device, channels_last), inputs),
+        *[map_tree(partial(_empty_like, len(indices), device, False), part) for part in others],
+    )
     step = max(1, PIECE_BYTES * len(indices) // max(1, total))
     for start in range(0, len(indices), step):
         piece = base.read(indices[start : start + step])
@@ -138,9 +146,11 @@ def put_on_device(splits: Splits, augment: Any, adapter: TorchAdapter, keeps: bo
     for name, part in splits.parts().items():
         of_part = augment if name == "train" else None
         room = int(SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else PIECE_BYTES
-        placed = place(part, device, dtype, of_part, room) if keeps else ""
+        placed = place(part, device, dtype, of_part, room, has_channels_last(adapter.model)) if keeps else ""
         if isinstance(placed, str):
-            found[name] = DevicePart(part, StreamedSamples(part, device, dtype, of_part), reads=True)
+            found[name] = DevicePart(
+                part, StreamedSamples(part, device, dtype, of_part, has_channels_last(adapter.model)), reads=True
+            )
             if placed:
                 notes.append(f"the {PART_NAMES[name]} data are read by the host in every epoch: {placed}")
         else:
@@ -176,15 +186,23 @@ def _as_tensor(leaf: Any) -> Tensor:
     return leaf if isinstance(leaf, Tensor) else torch.from_numpy(np.ascontiguousarray(leaf))
 
 
-def _empty_like(length: int, device: torch.device, leaf: Any) -> Tensor:
-    """Returns memory on the device for as many samples like those of an array."""
+def _gather(numbers: Tensor, held: Tensor) -> Tensor:
+    """These samples of a tensor, in the order in memory in which they lie there."""
+    if held.dim() == 4 and not held.is_contiguous():
+        return held.permute(0, 2, 3, 1).index_select(0, numbers).permute(0, 3, 1, 2)
+    return held.index_select(0, numbers)
+
+
+def _empty_like(length: int, device: torch.device, channels_last: bool, leaf: Any) -> Tensor:
+    """Returns memory on the device for as many samples like those of an array, of images with their channels last if so."""
     array = np.asarray(leaf)
-    return torch.empty((length, *array.shape[1:]), dtype=torch.from_numpy(array[:0]).dtype, device=device)
+    order = torch.channels_last if channels_last and array.ndim == 4 else torch.contiguous_format
+    dtype = torch.from_numpy(array[:0]).dtype
+    return torch.empty((length, *array.shape[1:]), dtype=dtype, device=device, memory_format=order)
 
 
 def _with_floats_as(tree: Any, dtype: torch.dtype) -> Any:
-    """Returns a tree of tensors as a copy from the host would have them: in one order in memory, floating ones of this type."""
-    return map_tree(lambda leaf: (leaf.to(dtype) if leaf.is_floating_point() else leaf).contiguous(), tree)
+    return map_tree(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, tree)
 
 
 def _try(samples: ResidentSamples, device: torch.device, length: int) -> None:

@@ -5,9 +5,10 @@ of a small network than a GPU to compute them.
     several, or parts  one recording up to the gradient, for the first and for later micro-batches; then the reduction; then
                        another of the update
 
-Before a repetition the host writes what differs: sample numbers, votes and learning rates, and it seeds the generator of the
-device, so that every number is that of a step that is not recorded. A step runs as it is for the first times, in which libraries
-and compilers prepare themselves; a step that cannot be recorded always does, and `reason` says why.
+A recording moves on to the batch that usually follows. Before a repetition the host sets what differs, another batch, votes or a
+learning rate, and it seeds the generator of the device, so that every number is that of a step that is not recorded. A step runs as
+it is for the first times, in which libraries and compilers prepare themselves; a step that cannot be recorded always does, and
+`reason` says why.
 """
 
 from __future__ import annotations
@@ -15,12 +16,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -31,9 +29,10 @@ from unisono.model.tail import HEAD, SAMPLES, SAVE, STOP, WEIGHT
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.host_state import HostState
 from unisono.model.torch.one_vector import has_own_step
+from unisono.model.torch.ordered_place import OrderedPlace, Position, position_of
 from unisono.model.torch.recorder import Recorder
-from unisono.model.torch.step_batches import StepBatch, num_samples_of, place_of, shape_of
-from unisono.model.torch.step_inputs import StepInputs
+from unisono.model.torch.step_batches import ArraysPlace, num_samples_of, shape_of
+from unisono.model.torch.stored_batch import StoredBatch
 
 WARM_UPS = 2
 """Times that a step of a new size runs as it is."""
@@ -63,6 +62,8 @@ class CapturedSteps:
         self._sizes: set[Hashable] = set()
         self._weights: dict[Hashable, float | None] = {}
         """The weight of the batches of a step, where it is a plain number."""
+        self._positions: dict[Hashable, list[Position]] = {}
+        """Where the batches of the warm-ups stand in their order."""
         if reason := _reason_at_start(adapter):
             self._give_up(reason)
         self.updates = not self.reason and not adapter.waits_for_device and not has_own_step(_optimizer_of(adapter))
@@ -79,20 +80,19 @@ class CapturedSteps:
             self._gradient_as_it_is(batch, key, votes, is_first=True)
             self._adapter.apply_on_device(settings)
 
-        def work(place: StepBatch, inputs: Mapping[str, Tensor]) -> None:
-            factor = inputs["factor"][0] if "factor" in inputs else None
-            with self._adapter.parts[""].apart() if factor is not None else nullcontext():
-                self._compute(place, inputs, is_first=True)
-                self._update(settings, inputs, factor)
-            self._adapter.tail.late.keep(inputs["row"])
+        def work(given: _Given) -> None:
+            with self._adapter.parts[""].apart() if given.factor is not None else nullcontext():
+                self._compute(given, is_first=True)
+                self._update(settings, given)
+            self._adapter.tail.late.keep()
 
         return self._run(("step", shape_of(batch)), as_it_is, work, batch, key, votes, settings)
 
     def gradient(self, batch: Any, key: StreamKey, votes: Votes, is_first: bool) -> None:
         """Adds the gradient of a micro-batch to the gradient, and its sums to the tail; the first begins both."""
 
-        def work(place: StepBatch, inputs: Mapping[str, Tensor]) -> None:
-            self._compute(place, inputs, is_first)
+        def work(given: _Given) -> None:
+            self._compute(given, is_first)
 
         is_repeated = self._run(
             ("gradient", is_first, shape_of(batch)),
@@ -114,23 +114,24 @@ class CapturedSteps:
         self._run(
             ("update",),
             lambda: self._adapter.apply_on_device(settings),
-            lambda _, inputs: self._update(settings, inputs),
+            lambda given: self._update(settings, given),
             settings=settings,
         )
 
     # ---- what is recorded ------------------------------------------------------------------------------------------
 
-    def _compute(self, place: StepBatch, inputs: Mapping[str, Tensor], is_first: bool) -> None:
+    def _compute(self, given: _Given, is_first: bool) -> None:
         adapter = self._adapter
+        assert given.place is not None
         if is_first:
             adapter.keep_buffers()
-            adapter.clear_gradients(inputs["head"])
-        adapter.compute(place.read(inputs), counted_by_host=is_first)
+            adapter.clear_gradients(given.head)
+        adapter.compute(given.place.read(), counted_by_host=is_first)
 
-    def _update(self, settings: GroupSettings, inputs: Mapping[str, Tensor], factor: Tensor | None = None) -> None:
-        rates = inputs["lr"]
+    def _update(self, settings: GroupSettings, given: _Given) -> None:
         with _as_recordable(_optimizer_of(self._adapter)):
-            self._adapter.apply_on_device([{**group, "lr": rates[number]} for number, group in enumerate(settings)], factor=factor)
+            rated = [{**group, "lr": given.rates[number]} for number, group in enumerate(settings)]
+            self._adapter.apply_on_device(rated, factor=given.factor)
 
     def _gradient_as_it_is(self, batch: Any, key: StreamKey, votes: Votes, is_first: bool) -> None:
         adapter = self._adapter
@@ -146,7 +147,7 @@ class CapturedSteps:
         self,
         name: Hashable,
         as_it_is: Callable[[], None],
-        work: Callable[[Any, Mapping[str, Tensor]], None],
+        work: Callable[[_Given], None],
         batch: Any = None,
         key: StreamKey | None = None,
         votes: Votes = NO_VOTES,
@@ -162,23 +163,19 @@ class CapturedSteps:
                 weight = self._adapter.tail.known_weight
                 if key is not None and weight != self._weights.setdefault(name, weight):
                     self._give_up("the host computes the weight of the loss, which differs between batches of one size")
+                if isinstance(batch, StoredBatch):
+                    self._positions.setdefault(name, []).append(position_of(batch.numbers))
                 return False
             found = self._record(name, work, batch, key, settings)
         if found is None:
             as_it_is()
             return False
-        if found.has_inputs:
-            arrays = found.inputs.begin()
-            if found.place is not None:
-                found.place.fill(arrays, batch)
-                head = arrays["head"]
-                head[STOP], head[SAVE] = votes
-            if settings:
-                rates = arrays["lr"]
-                for number, group in enumerate(settings):
-                    rates[number] = group["lr"]
-                arrays["row"][0] = self._adapter.tail.late.place
-            found.inputs.send()
+        if found.given.place is not None:
+            found.given.place.move_to(batch)
+            found.given.vote(votes)
+        if settings:
+            found.given.set_rates(settings)
+            self._adapter.tail.late.find_place()
         if key is not None:
             self._adapter.seed(key)
         found.repeat()
@@ -203,7 +200,7 @@ class CapturedSteps:
     def _record(
         self,
         name: Hashable,
-        work: Callable[[Any, Mapping[str, Tensor]], None],
+        work: Callable[[_Given], None],
         batch: Any,
         key: StreamKey | None,
         settings: GroupSettings,
@@ -216,24 +213,12 @@ class CapturedSteps:
                 self._give_up(f"batches have more than {MOST_SIZES} shapes")
                 return None
         try:
-            place = None if batch is None else place_of(batch, adapter.to_device_batch, adapter.prepared)
-            fields = {} if place is None else dict(place.fields)
-            weight = self._weights.get(name)
-            if place is not None:  # the others hear of it: then use flags are among it
-                sums = HEAD + adapter.tail.metric_sums.numel()
-                fields["head"] = (torch.float64, sums if settings else adapter.tail.vector.numel())
-            if settings:
-                fields |= {"lr": (torch.float32, len(settings)), "row": (torch.int64, 1)}
-            if weight and settings and adapter.clip_norm is None:
-                fields["factor"] = (torch.float32, 1)
-            inputs = StepInputs(fields, adapter.device)
-            if place is not None:
-                inputs.write_to_all("head", self._head(len(inputs.on_device["head"]), num_samples_of(batch), weight or 0.0))
-            if "factor" in fields:
-                inputs.write_to_all("factor", 1.0 / (weight or 1.0))
+            given = self._given(name, batch, settings)
             if key is not None:
                 adapter.seed(key)
-            repeat = self._recorder.record(lambda: work(place, inputs.on_device))
+            if settings:
+                adapter.tail.late.find_place()
+            repeat = self._recorder.record(lambda: work(given))
         except UsageError:
             raise
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
@@ -241,7 +226,7 @@ class CapturedSteps:
             where = user_code_line(error.__traceback__, Path(torch.__file__).parent)
             self._give_up(f"{_first_line(error)}{where}")
             return None
-        found = self._recordings[name] = _Recording(inputs, place, repeat)
+        found = self._recordings[name] = _Recording(given, repeat)
         return found
 
     def _give_up(self, reason: str) -> None:
@@ -250,12 +235,30 @@ class CapturedSteps:
         self._recordings.clear()
         self._adapter.notes.append(f"steps are not recorded as a CUDA graph, so each takes longer: {reason}")
 
-    def _head(self, length: int, num_samples: int, weight: float) -> npt.NDArray[np.float64]:
-        """The sums with which the tail of a step begins, and use flags as far as they travel."""
-        head = np.ones(length)
-        head[: HEAD + self._adapter.tail.metric_sums.numel()] = 0
-        head[SAMPLES], head[WEIGHT] = num_samples, weight
-        return head
+    def _given(self, name: Hashable, batch: Any, settings: GroupSettings) -> _Given:
+        """The memory that a recording of this name reads."""
+        adapter, device, weight = self._adapter, self._adapter.device, self._weights.get(name)
+        rates = torch.zeros(len(settings), device=device)
+        if batch is None:
+            return _Given(None, rates, torch.zeros(0, device=device), None)
+        num_sums = HEAD + adapter.tail.metric_sums.numel()
+        # Where the others hear of it, use flags are among it.
+        head = torch.ones(num_sums if settings else adapter.tail.vector.numel(), dtype=torch.float64)
+        head[:num_sums] = 0
+        head[SAMPLES], head[WEIGHT] = num_samples_of(batch), weight or 0.0
+        factor = torch.tensor(1.0 / weight, device=device) if weight and settings and adapter.clip_norm is None else None
+        if isinstance(batch, StoredBatch):
+            place: Any = OrderedPlace(batch, adapter.prepared, self._stride(name, len(batch)))
+        else:
+            place = ArraysPlace(batch, adapter.to_device_batch)
+        return _Given(place, rates, head.to(device), factor)
+
+    def _stride(self, name: Hashable, length: int) -> int:
+        """Places in the order from one batch of a recording to the next, as far as the warm-ups show it."""
+        found = self._positions.get(name, [])
+        if len(found) < WARM_UPS or found[0].order is not found[1].order:
+            return length
+        return found[1].start - found[0].start
 
     def _can_update(self, settings: GroupSettings) -> bool:
         """Whether only learning rates differ from step to step; an update with other settings runs as it is, from then on."""
@@ -263,18 +266,50 @@ class CapturedSteps:
         return self.updates and not self.reason
 
 
-@dataclass(frozen=True)
-class _Recording:
+class _Place(Protocol):
+    """Where recorded work finds its batch."""
+
+    def move_to(self, batch: Any) -> None:
+        """Before the work: makes sure that it finds this batch."""
+
+    def read(self) -> Any:
+        """In the work: the batch, as `TorchAdapter.compute` takes it."""
+
+
+class _Given:
+    """The memory that recorded work reads. The host changes it, by a kernel and not by a copy, only where a value is another."""
+
+    def __init__(self, place: _Place | None, rates: Tensor, head: Tensor, factor: Tensor | None) -> None:
+        self.place = place
+        self.rates = rates
+        """The learning rate of each group."""
+        self.head = head
+        """The sums with which the tail of a step begins."""
+        self.factor = factor
+        """What makes a mean of summed gradients; None where the device must compute it."""
+        self._rates = [0.0] * len(rates)
+        self._votes = NO_VOTES
+
+    def set_rates(self, settings: GroupSettings) -> None:
+        """Sets the learning rates."""
+        for number, group in enumerate(settings):
+            if group["lr"] != self._rates[number]:
+                self._rates[number] = group["lr"]
+                self.rates[number].fill_(group["lr"])
+
+    def vote(self, votes: Votes) -> None:
+        """Sets what this worker requests with the step."""
+        if votes != self._votes:
+            self._votes = votes
+            for place, value in zip((STOP, SAVE), votes, strict=True):
+                self.head[place].fill_(float(value))
+
+
+class _Recording(NamedTuple):
     """Work that can be repeated, and the memory that it reads."""
 
-    inputs: StepInputs
-    place: StepBatch | None
+    given: _Given
     repeat: Callable[[], None]
-
-    @property
-    def has_inputs(self) -> bool:
-        """Whether there is something to send before a repetition."""
-        return bool(self.inputs.on_device)
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class NumberedPlace(StepBatch):
     def __init__(self, batch: StoredBatch, prepared: Prepared) -> None:
         self._samples = batch.samples
         self._prepared = prepared
-        self._copied = None if batch.read is None else CopiedTensors(batch.read, batch.samples.device)
+        self._copied = None if batch.read is None else CopiedTensors(batch.read, batch.samples.device, batch.samples.channels_last)
         self.fields = {"numbers": (torch.int64, len(batch)), "epoch_key": (torch.int64, 1)}
 
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]], batch: StoredBatch) -> None:
@@ -87,9 +87,13 @@ class ArraysPlace(StepBatch):
         self._held = to_device(map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else np.array(leaf), batch))
 
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]], batch: Any) -> None:  # noqa: ARG002
+        self.move_to(batch)
+
+    def move_to(self, batch: Any) -> None:
+        """Starts the copy of a batch."""
         _copy_into(self._held, self._to_device(batch))
 
-    def read(self, inputs: Mapping[str, Tensor]) -> Any:  # noqa: ARG002
+    def read(self, inputs: Mapping[str, Tensor] | None = None) -> Any:  # noqa: ARG002
         return self._held
 
 
@@ -99,11 +103,11 @@ class CopiedTensors:
     A copy from the host would wait for the kernels that were started before it. So it goes to one of two buffers, in a stream of
     its own, and from there into the tensors that recorded work reads, which takes the device next to no time."""
 
-    def __init__(self, example: Any, device: torch.device) -> None:
+    def __init__(self, example: Any, device: torch.device, channels_last: bool = False) -> None:
         def empty() -> Any:
             return map_leaves(lambda leaf: torch.empty_like(leaf, device=device), example)
 
-        self.held = empty()
+        self.held = empty() if not channels_last else map_leaves(_with_channels_last, empty())
         self._is_cuda = device.type == "cuda"
         if self._is_cuda:
             self._device = device
@@ -131,6 +135,10 @@ class CopiedTensors:
 def place_of(batch: Any, to_device: ToDevice, prepared: Prepared) -> StepBatch:
     """Local: makes the place for batches of this kind and size."""
     return NumberedPlace(batch, prepared) if isinstance(batch, StoredBatch) else ArraysPlace(batch, to_device)
+
+
+def _with_channels_last(leaf: Tensor) -> Tensor:
+    return leaf.contiguous(memory_format=torch.channels_last) if leaf.dim() == 4 else leaf
 
 
 def leaves(tree: Any) -> Iterator[Any]:

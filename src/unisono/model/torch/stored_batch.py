@@ -20,6 +20,8 @@ class StoredSamples(ABC):
     """Samples in the type in which they are stored, and the changes that make a batch of them on a device."""
 
     device: torch.device
+    channels_last: bool = False
+    """Whether images that are copied to the device get their channels last in memory there."""
     compiles: bool
     """Whether `prepare` can be compiled with the model."""
 
