@@ -65,12 +65,12 @@ def _sat6(batch: int, reach: float) -> Case:
 
 RESNET = Case(
     name="resnet50",
-    about="ResNet-50 (version 1.5), 1,000 classes; 4,096 images of 3 x 224 x 224 bytes, which lie on the GPU; batch 256",
+    about="ResNet-50 (version 1.5), 1,000 classes; 40,960 images of 3 x 224 x 224 bytes, which lie on the GPU; batch 256",
     network="resnet50",
     shape=(3, 224, 224),
     num_classes=1000,
     batch=256,
-    num_samples=4096,
+    num_samples=40_960,
     reach=6700.0,
     least=0.95 * 6700,
     layouts=("last",),

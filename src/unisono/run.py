@@ -34,20 +34,12 @@ from unisono.training.checkpointing.checkpoint import CheckpointStore
 from unisono.training.checkpointing.saving import SaveInterval, Saving
 from unisono.training.clock import Clock
 from unisono.training.evaluation import evaluation_batch
-from unisono.training.gpu_precision import set_precision
 from unisono.training.prepare import prepare
 from unisono.training.progress import FINISHED, INTERRUPTED, Progress
 from unisono.training.run_folder.attempt_record import record_attempt
 from unisono.training.run_folder.hash_record import open_hash_record, short_hash
 from unisono.training.run_folder.run_directory import as_json
-from unisono.training.run_folder.run_output import (
-    RunOutput,
-    averages_there,
-    compiled_there,
-    has_checkpoint,
-    older_settings,
-    open_run_output,
-)
+from unisono.training.run_folder.run_output import RunOutput, earlier_attempt, open_run_output
 from unisono.training.run_folder.run_record import summary_of
 from unisono.training.run_folder.run_status import Status
 from unisono.training.run_folder.weights import save_weights, weights_of
@@ -56,7 +48,7 @@ from unisono.training.same_data import expect_same_data, expect_same_settings
 from unisono.training.shard_rules import refuse_unrepeatable
 from unisono.training.trainer import Trainer
 from unisono.training.trainer_base import TrainerBase
-from unisono.training.training_parts import TrainingParts
+from unisono.training.training_parts import EarlierAttempt, TrainingParts
 
 
 @dataclass(frozen=True)
@@ -185,19 +177,15 @@ def execute(
         stop = held.enter_context(StopRequest())  # to the end: what was reached is written whatever comes
         held.callback(torch.set_num_threads, torch.get_num_threads())  # which shards may change
         is_first = comm.rank == 0
-        earlier = on_all_ranks(
-            comm,
-            lambda: (
-                (has_checkpoint(config), older_settings(config), averages_there(config), compiled_there(config))
-                if is_first
-                else None
-            ),
-        )
-        resumes, older, averages, compiled = comm.broadcast_object(earlier)
-        config = replace(config, changes={**older, **config.changes})
-        job = on_all_ranks(comm, lambda: prepare(config, comm, spans, task, resumes, averages, compiled))
+        found = on_all_ranks(comm, lambda: earlier_attempt(config) if is_first else None)
+        earlier = EarlierAttempt(*comm.broadcast_object(None if found is None else tuple(found)))
+        config = replace(config, changes={**earlier.settings, **config.changes})
+        job = on_all_ranks(comm, lambda: prepare(config, comm, spans, task, earlier))
         parts = job.parts
-        held.enter_context(set_precision(parts.task.precision, parts.adapter.device))
+        if parts.task.precision == "tf32":
+            from unisono.training.gpu_precision import set_tf32
+
+            held.enter_context(set_tf32(parts.adapter.device))
         expect_same_settings(comm, {**job.record["settings"], "algorithm": job.record["algorithm"], "on_nan": job.record["on_nan"]})
         samples = expect_same_data(comm, parts.splits.parts())
         unrepeatable = describe_unrepeatable(samples)

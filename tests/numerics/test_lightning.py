@@ -25,6 +25,7 @@ from unisono.task.train_config import TrainConfig
 from unisono.testing.thread_communicator import run_threads
 from unisono.training.frontends.torchmetrics_states import of_all
 from unisono.training.prepare import prepare
+from unisono.training.training_parts import EarlierAttempt
 
 lightning: Any = pytest.importorskip(
     "lightning.pytorch", reason="Lightning is not installed; `pip install lightning` lets these tests run"
@@ -195,7 +196,7 @@ def tokens() -> un.Splits:
 def test_a_loss_that_is_no_mean_over_samples_is_told_on_several_workers(model: Any, part: Any, is_told: bool) -> None:
     def notes(comm: Communicator) -> Sequence[str]:
         with ONE_AT_A_TIME:
-            job = prepare(TrainConfig(""), comm, None, task_of(model, data=part, name="t"), resumes=False)
+            job = prepare(TrainConfig(""), comm, None, task_of(model, data=part, name="t"), EarlierAttempt())
         found = job.parts.adapter.model
         assert found.training and found.seen == [], "the loss was tried on a copy"
         assert not getattr(getattr(found, "f1", None), "update_called", False)

@@ -1,4 +1,6 @@
-"""`unisono doctor` as users start it: alone, under each launcher, and where ranks or packages are missing."""
+"""`unisono doctor` as users start it: alone, under each launcher, and where ranks or packages are missing.
+
+It is forked from a process that has loaded PyTorch where no test of this file needs another beginning of its process."""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.system.fork_server import ForkServer
 from tests.system.hosts import INTERFACE, Host
 from tests.system.processes import Outcome, plain_environment, run_together
 from tests.system.slurm import SlurmCluster
@@ -25,6 +28,13 @@ PYTHON, UNISONO, MPIRUN, TORCHRUN = (str(BIN / name) for name in ("python", "uni
 AS_ROOT = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
 LIMIT_S = 90.0
 DOCTOR = (PYTHON, "-m", "unisono", "doctor")
+
+
+@pytest.fixture
+def forked(fork_server: ForkServer) -> list[str]:
+    """The same command, forked."""
+    return fork_server.stand_in(DOCTOR[1:])
+
 
 PATIENT_FOR_3_S = """
 import sys
@@ -123,8 +133,8 @@ def test_our_launcher() -> None:
     assert all(one["gb_per_s"] > 0 and one["latency_us"] > 0 and not one["error"] for one in whole["measurements"])
 
 
-def test_mpirun_and_a_count_that_differs() -> None:
-    outcome = run(MPIRUN, *AS_ROOT, "--oversubscribe", "-n", "2", *DOCTOR, "--json", "-n", "4", "--no-bandwidth")
+def test_mpirun_and_a_count_that_differs(forked: list[str]) -> None:
+    outcome = run(MPIRUN, *AS_ROOT, "--oversubscribe", "-n", "2", *forked, "--json", "-n", "4", "--no-bandwidth")
     whole = read(outcome)
     assert outcome.code == 1 and not whole["ok"], str(outcome)
     assert outcome.output.count('"verdicts"') == 1
@@ -155,8 +165,8 @@ def test_torchrun() -> None:
     assert len(whole["ranks"]) == 2
 
 
-def test_ranks_requested_without_a_launcher() -> None:
-    outcome = run(*DOCTOR, "--json", "-n", "2", "--no-bandwidth")
+def test_ranks_requested_without_a_launcher(forked: list[str]) -> None:
+    outcome = run(*forked, "--json", "-n", "2", "--no-bandwidth")
     whole = read(outcome)
     assert outcome.code == 0, str(outcome)
     (count,) = findings(whole, "ranks", "warn")
@@ -199,8 +209,8 @@ def test_ranks_without_torch_meet_nevertheless() -> None:
     assert "ranks 0-1" in findings(whole, "software", "FAIL")[0]["fact"]
 
 
-def test_half_set_variables_are_a_finding() -> None:
-    outcome = run(*DOCTOR, "--json", environment={**plain_environment(), "OMPI_COMM_WORLD_RANK": "0"})
+def test_half_set_variables_are_a_finding(forked: list[str]) -> None:
+    outcome = run(*forked, "--json", environment={**plain_environment(), "OMPI_COMM_WORLD_RANK": "0"})
     whole = read(outcome)
     assert outcome.code == 1
     (error,) = findings(whole, "ranks", "FAIL")
@@ -210,9 +220,9 @@ def test_half_set_variables_are_a_finding() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["PMI_RANK", "MPI_LOCALNRANKS"])
-def test_variables_that_are_no_numbers_do_not_stop_it(wrong: str) -> None:
+def test_variables_that_are_no_numbers_do_not_stop_it(forked: list[str], wrong: str) -> None:
     variables = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", wrong: "x"}
-    outcome = run(*DOCTOR, "--json", "--no-bandwidth", environment={**plain_environment(), **variables})
+    outcome = run(*forked, "--json", "--no-bandwidth", environment={**plain_environment(), **variables})
     whole = read(outcome)
     assert outcome.code == 1
     said = {verdict["resolver"]: (verdict["answer"], verdict["reason"]) for verdict in whole["verdicts"]}
@@ -223,9 +233,9 @@ def test_variables_that_are_no_numbers_do_not_stop_it(wrong: str) -> None:
     assert error["remedy"] == "correct or unset it"
 
 
-def test_an_engine_that_cannot_be_opened_is_a_finding() -> None:
+def test_an_engine_that_cannot_be_opened_is_a_finding(forked: list[str]) -> None:
     environment = {**plain_environment(), "UNISONO_ENGINE": "nccl", "CUDA_VISIBLE_DEVICES": ""}
-    outcome = run(UNISONO, "run", "-n", "2", "-m", "unisono", "doctor", "--json", environment=environment)
+    outcome = run(UNISONO, "run", "-n", "2", *forked, "--json", environment=environment)
     whole = read(outcome, "[0] ")
     assert outcome.code == 1, str(outcome)
     (failure,) = findings(whole, "bandwidth", "FAIL")
@@ -321,9 +331,9 @@ def test_two_hosts(two_hosts: list[Host]) -> None:
 
 
 @pytest.mark.slurm
-def test_srun(slurm_cluster: SlurmCluster) -> None:
+def test_srun(slurm_cluster: SlurmCluster, forked: list[str]) -> None:
     """Two ranks on one node and one on another: one report, grouped by node, with a pair inside and a pair between."""
-    outcome = run("srun", "-N2", "-n3", *DOCTOR, "--json", environment=slurm_cluster.environment)
+    outcome = run("srun", "-N2", "-n3", *forked, "--json", environment=slurm_cluster.environment)
     whole = read(outcome)
     assert outcome.code == 0, str(outcome)
     assert outcome.output.count('"verdicts"') == 1
@@ -336,8 +346,8 @@ def test_srun(slurm_cluster: SlurmCluster) -> None:
 
 
 @pytest.mark.slurm
-def test_a_batch_script_learns_that_it_is_not_a_rank(slurm_cluster: SlurmCluster) -> None:
-    job = slurm_cluster.submit(shlex.join([*DOCTOR, "--json", "--no-bandwidth"]), "-N2", "-n4")
+def test_a_batch_script_learns_that_it_is_not_a_rank(slurm_cluster: SlurmCluster, forked: list[str]) -> None:
+    job = slurm_cluster.submit(shlex.join([*forked, "--json", "--no-bandwidth"]), "-N2", "-n4")
     outcome = job.finish(LIMIT_S)
     whole = read(outcome)
     assert outcome.code == 0, str(outcome)

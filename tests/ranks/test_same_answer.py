@@ -1,4 +1,6 @@
-"""One program, unchanged, gives the same answer however it is started."""
+"""One program, unchanged, gives the same answer however it is started.
+
+Where others start the same launcher with real interpreters (test_train_launchers.py, test_doctor.py), the ranks are forked."""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.fork_server import ForkServer
 from tests.system.hosts import Host
 from tests.system.ports import free_port
 from tests.system.processes import Outcome, plain_environment, run_together
@@ -61,9 +64,9 @@ def test_our_launcher() -> None:
     check_one(run(UNISONO, "run", "-n", "3", HELLO), 3, "unisono", "shm")
 
 
-def test_mpirun() -> None:
+def test_mpirun(fork_server: ForkServer) -> None:
     # Without the second flag Open MPI refuses more ranks than cores.
-    check_one(run(MPIRUN, *AS_ROOT, "--oversubscribe", "-n", "3", PYTHON, HELLO), 3, "openmpi", "shm")
+    check_one(run(MPIRUN, *AS_ROOT, "--oversubscribe", "-n", "3", *fork_server.stand_in([HELLO])), 3, "openmpi", "shm")
 
 
 def test_torchrun() -> None:
@@ -71,9 +74,9 @@ def test_torchrun() -> None:
     check_one(run(TORCHRUN, "--nproc-per-node", "2", port, HELLO), 2, "torchrun", "shm")
 
 
-def test_two_jobs_on_one_node_do_not_meet(tmp_path: Path) -> None:
+def test_two_jobs_on_one_node_do_not_meet(fork_server: ForkServer, tmp_path: Path) -> None:
     jobs = [("left", "right"), ("right", "left")]
-    commands = [[UNISONO, "run", "-n", "2", TWO_JOBS, *job, str(tmp_path)] for job in jobs]
+    commands = [[UNISONO, "run", "-n", "2", *fork_server.stand_in([TWO_JOBS, *job, str(tmp_path)])] for job in jobs]
     left, right = run_together(commands, plain_environment(), LIMIT_S)
     check_met(left, "left")
     check_met(right, "right")
@@ -106,45 +109,48 @@ def test_two_hosts_without_a_scheduler(two_hosts: list[Host], on_each: int, allr
 
 @pytest.mark.slurm
 @pytest.mark.parametrize(("nodes", "tasks"), [(2, 4), (2, 3)], ids=["even", "uneven"])
-def test_srun(slurm_cluster: SlurmCluster, nodes: int, tasks: int) -> None:
+def test_srun(slurm_cluster: SlurmCluster, fork_server: ForkServer, nodes: int, tasks: int) -> None:
     """The nodes are one machine with one host name, and yet the engine must not be the one for one machine."""
-    outcome = run("srun", f"-N{nodes}", f"-n{tasks}", PYTHON, HELLO, environment=slurm_cluster.environment)
+    outcome = run("srun", f"-N{nodes}", f"-n{tasks}", *fork_server.stand_in([HELLO]), environment=slurm_cluster.environment)
     check_one(outcome, tasks, "slurm", "gloo")
 
 
 @pytest.mark.slurm
-def test_mpirun_inside_sbatch(slurm_cluster: SlurmCluster) -> None:
+def test_mpirun_inside_sbatch(slurm_cluster: SlurmCluster, fork_server: ForkServer) -> None:
     """mpirun starts its daemons by a SLURM step, so that its ranks see SLURM's variables too: those of the daemons."""
-    job = slurm_cluster.submit(shlex.join([MPIRUN, *AS_ROOT, "-n", "2", PYTHON, HELLO]), "-N2", "-n2")
+    job = slurm_cluster.submit(shlex.join([MPIRUN, *AS_ROOT, "-n", "2", *fork_server.stand_in([HELLO])]), "-N2", "-n2")
     check_one(job.finish(LIMIT_S), 2, "openmpi", "mpi")
 
 
 @pytest.mark.slurm
-def test_torchrun_inside_srun(slurm_cluster: SlurmCluster) -> None:
+def test_torchrun_inside_srun(slurm_cluster: SlurmCluster, fork_server: ForkServer) -> None:
     rendezvous = ["--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=n1:{free_port()}"]
-    command = ["srun", "-N2", "-n2", TORCHRUN, *rendezvous, HELLO]
+    command = ["srun", "-N2", "-n2", TORCHRUN, *rendezvous, "--no-python", *fork_server.stand_in([HELLO])]
     check_one(run(*command, environment=slurm_cluster.environment), 4, "torchrun", "gloo")
 
 
 @pytest.mark.slurm
-def test_python_in_a_batch_script_is_not_a_rank(slurm_cluster: SlurmCluster) -> None:
+def test_python_in_a_batch_script_is_not_a_rank(slurm_cluster: SlurmCluster, fork_server: ForkServer) -> None:
     """The script of a job with four tasks has rank variables, but srun has not been called: one process, alone."""
-    job = slurm_cluster.submit(shlex.join([PYTHON, HELLO]), "-N2", "-n4")
+    job = slurm_cluster.submit(shlex.join(fork_server.stand_in([HELLO])), "-N2", "-n4")
     check_one(job.finish(LIMIT_S), 1, "local", "single")
 
 
 @pytest.mark.slurm
-def test_python_in_the_shell_of_an_allocation_is_not_a_rank(slurm_cluster: SlurmCluster) -> None:
-    outcome = run("salloc", "-N2", "-n4", PYTHON, HELLO, environment=slurm_cluster.environment)
+def test_python_in_the_shell_of_an_allocation_is_not_a_rank(slurm_cluster: SlurmCluster, fork_server: ForkServer) -> None:
+    outcome = run("salloc", "-N2", "-n4", *fork_server.stand_in([HELLO]), environment=slurm_cluster.environment)
     check_one(outcome, 1, "local", "single")
 
 
 @pytest.mark.slurm
-def test_two_steps_of_one_job_do_not_meet(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_two_steps_of_one_job_do_not_meet(slurm_cluster: SlurmCluster, fork_server: ForkServer, tmp_path: Path) -> None:
     """They share the job's number and the node; only the number of the step differs."""
-    step = shlex.join(["srun", "--overlap", "-N1", "-n2", "-wn1", PYTHON, TWO_JOBS])
-    folder = shlex.quote(str(tmp_path))
-    script = f"{step} left right {folder} & left=$!\n{step} right left {folder}\nwait $left"
+
+    def step(*names: str) -> str:
+        program = fork_server.stand_in([TWO_JOBS, *names, str(tmp_path)])
+        return shlex.join(["srun", "--overlap", "-N1", "-n2", "-wn1", *program])
+
+    script = f"{step('left', 'right')} & left=$!\n{step('right', 'left')}\nwait $left"
     outcome = slurm_cluster.submit(script, "-N1", "-n2", "-wn1").finish(LIMIT_S)
     check_met(outcome, "left")
     check_met(outcome, "right")

@@ -75,3 +75,12 @@ def test_what_exists_once_on_a_machine_is_used_by_one_session(folder: Path) -> N
 def test_a_choice_of_few_tests_or_none(folder: Path) -> None:
     assert run(folder, "-k", "deeper")[0] == 0
     assert run(folder, "-k", "nothing")[0] == sessions.NO_TESTS
+
+
+def test_files_are_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sessions.NO_BYTECODE, "1")
+    (folder / "tests" / "module.py").touch()
+    (folder / "tests" / "test_imports_it.py").write_text("import tests.module\ndef test_it(): pass\n")
+    code, output = run(folder)
+    assert code == 0, output
+    assert list((folder / "tests" / "__pycache__").glob("module.*.pyc"))

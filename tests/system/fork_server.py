@@ -9,6 +9,7 @@ buries them.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import io
@@ -23,8 +24,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
@@ -41,6 +43,8 @@ COMMUNICATION = ("unisono.comm.connect", "unisono.comm.engines.shm", "unisono.co
 VERBS = ("unisono.run", "unisono.predict.apply_run", "unisono.predict.compare_runs")
 AT_USE = ("torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_agg")
 """What PyTorch loads for its first optimiser, in two seconds, and we for the first picture."""
+WITH_A_WHOLE_END = "unisono.testing.contract"
+"""The contract of communicators: its ranks end as every interpreter does."""
 START_LIMIT_S = 110.0
 STOP_LIMIT_S = 10.0
 
@@ -167,6 +171,8 @@ def _request(program: Sequence[str], size: int, engine: str, output: str, enviro
 
 
 def main() -> None:
+    end = End()
+    gc.disable()  # nothing of what is loaded now is garbage
     door, *more = sys.argv[1:]
     for module in (*COMMUNICATION, *VERBS, *AT_USE, *more):
         importlib.import_module(module)
@@ -175,12 +181,56 @@ def main() -> None:
     program = _serve(socket.socket(fileno=int(door)))
     # Only a rank comes here. What it raises goes up to the interpreter, as it does in any program.
     sys.argv = program[1:] if program[0] == "-m" else program
-    if program[0] == "-m":
-        sys.path.insert(0, str(Path.cwd()))
-        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, str(Path(program[0]).parent))
-        runpy.run_path(program[0], run_name="__main__")
+    with nullcontext() if any(one.startswith(WITH_A_WHOLE_END) for one in program[:2]) else end.of_program():
+        if program[0] == "-m":
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(program[0]).parent))
+            runpy.run_path(program[0], run_name="__main__")
+
+
+class End:
+    """The end of a rank without the last thing an interpreter does: to clear all modules, which in a fork copies the memory of the
+    server and takes longer than most programs of tests. Threads are waited for and `atexit` is called as ever."""
+
+    def __init__(self) -> None:
+        self._code: int | None = None
+        atexit.register(self._leave)  # before all others, so that it is called last
+
+    @contextmanager
+    def of_program(self) -> Iterator[None]:
+        """Local: what leaves the block is the end of the program, and is told by the interpreter."""
+        try:
+            yield
+            self._code = 0
+        except SystemExit as error:
+            self._code = _code_of(error)
+            raise
+        except Exception:
+            self._code = 1
+            sys.excepthook = partial(self._show, sys.excepthook)
+            raise
+
+    def _show(self, hook: Callable[..., object], *error: object) -> None:
+        """As the interpreter does, which takes another code from a hook that exits."""
+        try:
+            hook(*error)
+        except SystemExit as another:
+            self._code = _code_of(another)
+            raise
+
+    def _leave(self) -> None:
+        if self._code is None or "mpi4py.MPI" in sys.modules:  # MPI ends after `atexit`
+            return
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(self._code)
+
+
+def _code_of(error: SystemExit) -> int:
+    return error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
 
 
 def _draw_nothing(*arguments: Any, **_: Any) -> bool:
@@ -192,6 +242,7 @@ def _draw_nothing(*arguments: Any, **_: Any) -> bool:
 def _serve(door: socket.socket) -> list[str]:
     """Blocking: never ends, but in each rank returns its program."""
     gc.freeze()
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the keepers
     while True:
         client, _ = door.accept()

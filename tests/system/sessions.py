@@ -22,6 +22,9 @@ NUM_SESSIONS = 3
 NO_TESTS = int(pytest.ExitCode.NO_TESTS_COLLECTED)
 """No failure as long as another session had a test."""
 ONE_SESSION = "--of-several"
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+"""Without it a file is compiled once (into __pycache__, which git ignores), with it by each of the hundreds of interpreters that
+tests start."""
 SHARED = {"slurm_of_the_session": "slurm"}
 """Fixtures that exist once on a machine: all files that use one are of one session."""
 
@@ -97,7 +100,9 @@ def main(arguments: Sequence[str]) -> int:
 def _start(claims: str, arguments: Sequence[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
     """Ends with this process in any case."""
     command = ["setpriv", "--pdeathsig", "TERM", sys.executable, __file__, ONE_SESSION, claims, *arguments]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=None if output is None else subprocess.STDOUT)
+    environment = {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
+    errors = None if output is None else subprocess.STDOUT
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
 
 
 def run_session(folder: Path, arguments: Sequence[str]) -> int:

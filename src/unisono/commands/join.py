@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from unisono.launch.lasting_import import import_to_stay
+
 DESCRIPTION = """Adds a worker to a run whose workers may join, leave and die (unisono train --elastic). The run directory has the
 address and the key of the server; only its owner can read the key. On Ctrl-C this worker finishes its current batches and leaves;
 the others continue."""
@@ -37,6 +39,7 @@ def main(args: argparse.Namespace, argv: Sequence[str] = ()) -> int:  # noqa: AR
 
 def be_worker(run: Path, threads: int | None, device: str, wait_s: float, as_rank: bool = False) -> int:
     """Local, blocking: works until the training is over. `as_rank`: it was started with its server, and prints only warnings."""
+    import_to_stay("unisono.training.server.joining")
     from unisono.training.server.joining import join
 
     def say(text: str) -> None:

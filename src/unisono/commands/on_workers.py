@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from unisono.launch.lasting_import import import_to_stay
 from unisono.launch.worker_options import PLAIN, WorkerOptions
 from unisono.task.options import add_options, options_for
 
@@ -43,6 +44,8 @@ def launch_if_requested(start: WorkerOptions, argv: Sequence[str], job: str, ela
 def worker_communicator(start: WorkerOptions) -> Iterator[Communicator]:
     """Context manager, collective, blocking: connects this process with the other workers and yields their communicator."""
     from unisono.cluster.machine.worker_threads import set_threads
+
+    import_to_stay("torch")
     from unisono.comm.connect import connect
 
     set_threads(start.threads)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from unisono.commands import on_workers
 from unisono.errors import UsageError
+from unisono.launch.lasting_import import import_to_stay
 from unisono.launch.this_process import cap_instruction_set
 from unisono.start_training import TRAIN_OPTIONS, exit_code, serve, train_config, work, work_for_call
 from unisono.task.options import add_options
@@ -68,6 +69,7 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
     start = on_workers.options(args)
     cap_instruction_set(start.portable)
     if args.task.endswith(PICKLED):
+        import_to_stay("unisono.run")
         return work_for_call(Path(args.task))
     if current_topology().launcher == "local":
         config = configuration(args, argv)  # mistakes are reported here, before anything has started
@@ -83,8 +85,10 @@ def main(args: argparse.Namespace, argv: Sequence[str]) -> int:
             from unisono.commands import join
 
             return join.be_worker(Path(config.out or ""), config.threads, config.device, join.LONG_S, as_rank=True)
+        import_to_stay("unisono.run")
         ended = serve(config)
     else:
+        import_to_stay("unisono.run")
         ended = work(lambda: configuration(args, argv), start)
     if "quiet" in args and ended.rank == 0:
         print(f"{ended.summary['reason']}; results in {ended.out}")

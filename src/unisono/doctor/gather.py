@@ -19,6 +19,7 @@ from unisono.cluster.machine.affinity import available_cpus
 from unisono.cluster.topology import Topology
 from unisono.doctor import installed_mpi, interfaces
 from unisono.doctor.facts import Facts, Torch
+from unisono.launch.lasting_import import import_to_stay
 from unisono.launch.rank_env import THREAD_VARIABLES
 from unisono.version import __version__
 
@@ -143,6 +144,7 @@ def _torch() -> Torch:
     if importlib.util.find_spec("torch") is None:
         return Torch(error="it is not installed")
     try:
+        import_to_stay("torch")
         import torch
     except (ImportError, OSError) as error:  # a library below it is missing or of another version
         return Torch(error=str(error).splitlines()[0] if str(error) else type(error).__name__)

@@ -1,4 +1,4 @@
 """WHAT I HOLD: one replica shown to the rest as flat vectors (base, flat, tail); torch/, lightning/, keras/, losses/.
 
-Imported by many packages; imports no other package.
+Imported by many packages; imports launch.
 """

@@ -13,11 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-GROUP = 4
+from unisono.model.tail import LATEST
+
+GROUP = LATEST // 2
 """Steps whose sums travel together."""
-LATEST = 2 * GROUP
-"""Number of steps after which, at the latest, the sums of a step are known and acted upon, alike on all ranks: so far the host may
-be ahead of the device."""
 NUM_GROUPS = 3
 """One that is filled, one that travels, and one that may still be read."""
 

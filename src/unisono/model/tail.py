@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unisono.model.late_sums import LateSums
+if TYPE_CHECKING:
+    from unisono.model.late_sums import LateSums
 
 LOSS, WEIGHT, SAMPLES, STOP, SAVE, NOT_FINITE = range(6)
 HEAD = 6
+LATEST = 8
+"""Number of steps after which, at the latest, the sums of a step on a GPU are known and acted upon, alike on all ranks: so far the
+host may be ahead of the device."""
 NOTHING: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
@@ -133,6 +137,8 @@ class Tail:
     def late(self) -> LateSums:
         """On a GPU: the sums on their way to the host."""
         if self._late is None:
+            from unisono.model.late_sums import LateSums
+
             self._late = LateSums(self.vector)
         return self._late
 

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from unisono.events import EpochDone, Observer, RunEnded, RunStarted, StepDone
 from unisono.observe.bar import DRAW_EVERY_S, Bar
+from unisono.observe.monitor import describe_gpus
 from unisono.observe.quantities import duration, rate, value
 
 LINE_EVERY_S = 30.0
@@ -120,6 +121,8 @@ class Console(Observer):
         elif which == "best":
             text += "; the best weights count"
         self._bar.say(self._strong(text))
+        if busy := describe_gpus(event.summary.get("monitor", ())):
+            self._bar.say(busy)
         file = "best.safetensors" if which == "best" else "weights.safetensors"
         if self._run is not None:
             self._bar.say(f"results in {self._run.out}: curves.png (a picture), summary.json, metrics.jsonl, {file}")

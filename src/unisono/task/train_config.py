@@ -92,7 +92,9 @@ class TrainConfig:
         "stop", "what to do when a loss is not finite: stop, or skip the update", "WHAT", group=SHOWN, choices=ON_NAN
     )
     log_every: int = option(50, "steps between lines of metrics.jsonl", "K", least=1)
-    monitor: bool = option(False, "record CPU, GPU and memory of each worker (--best chooses the metric that decides)")
+    monitor: bool = option(
+        False, "record CPU, GPU and memory of each worker, and its waits for the GPU (--best chooses the metric that decides)"
+    )
     timeline: bool = option(False, "write one trace of all ranks for Perfetto or Chrome")
     tensorboard: bool = option(False, "also write the metrics for TensorBoard")
     hash_every: int | None = option(None, "write the hash of every weight tensor to hashes.jsonl, every K steps", "K", least=1)

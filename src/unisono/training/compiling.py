@@ -9,7 +9,7 @@ from torch import nn
 
 from unisono.data.source import Source
 from unisono.errors import UsageError
-from unisono.model.torch.body import Body, call, num_rows
+from unisono.model.torch.body import call, num_rows
 from unisono.task.task import Task
 from unisono.training.frontends.try_out import first_samples
 
@@ -27,11 +27,11 @@ ON, OFF, AUTO = "on", "off", "auto"
 
 
 def choose(
-    task: Task, model: nn.Module, device: torch.device, source: Source, steps_per_epoch: int, before: str | None, body: Body
+    task: Task, model: nn.Module, source: Source, steps_per_epoch: int, before: str | None, can_compile: bool
 ) -> tuple[str, str]:
     """Local, blocking for two samples: "on" or "off", and what a user should know about it. `before` is what was decided for the
     run that is resumed. Refuses what cannot be compiled."""
-    can = task.step is None and body.prepares
+    device, can = next(model.parameters()).device, task.step is None and can_compile
     if task.compile == ON and not can:
         why = (
             "a step of its own" if task.step is not None else "a Keras model or a LightningModule, which can be compiled themselves"

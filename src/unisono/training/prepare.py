@@ -17,7 +17,6 @@ from unisono.events import Spans
 from unisono.launch.this_process import prepare_cublas
 from unisono.model.packed import pack
 from unisono.optim.scaling import growth_note
-from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.overrides import ResolvedTask, change
 from unisono.task.task import BEST, Task
 from unisono.task.task_file import load_task
@@ -30,7 +29,7 @@ from unisono.training.frontends.device import compute_device
 from unisono.training.run_folder.run_record import record_of
 from unisono.training.shard_rules import lonely_note, refuse_unrepeatable, shard_note
 from unisono.training.trainer_base import shown_lr
-from unisono.training.training_parts import AssemblyOptions, TrainingParts
+from unisono.training.training_parts import AssemblyOptions, EarlierAttempt, TrainingParts
 from unisono.training.work_layout import count_parts
 
 
@@ -68,13 +67,9 @@ def prepare(
     comm: Communicator,
     spans: Spans | None,
     task: Task | None,
-    resumes: bool,
-    averages: Averages = OF_OUTPUTS,
-    compiled: str | None = None,
+    earlier: EarlierAttempt,
 ) -> Job:
-    """Local, blocking: makes all parts of one rank's training; mistakes in the configuration are reported here. `resumes`: a state
-    will be loaded, so initial weights are not needed. `averages` are those of the metrics of the run that is resumed; `compiled`
-    says whether its model was compiled."""
+    """Local, blocking: makes all parts of one rank's training; mistakes in the configuration are reported here."""
     task = load_task(config.task_file) if task is None else task
     changes = dict(config.changes)
     if "interval" in task.schedule_options and changes.get("schedule.interval", "") is None:
@@ -98,13 +93,13 @@ def prepare(
         layout=layout,
         device=config.device,
         capture=config.capture,
-        compiled=compiled,
+        compiled=earlier.compiled,
         resident=config.resident,
         on_nan=config.on_nan,
         replay=_recorded_calls(config),
         spans=spans,
-        averages=averages if config.averages is None else config.averages,
-        init_from=None if config.init_from is None or resumes else Path(config.init_from),
+        averages=earlier.averages if config.averages is None else config.averages,
+        init_from=None if config.init_from is None or earlier.resumes else Path(config.init_from),
     )
     with ExitStack() as held:
         if resolved.task.shards is not None:

@@ -11,8 +11,7 @@ from unisono.algorithms.base import LockStepAlgorithm, Settings, StepInfo
 from unisono.data.loader import Portion
 from unisono.events import StepDone
 from unisono.model.base import BEGINNING, ENDING, TRAIN, StreamKey
-from unisono.model.late_sums import LATEST
-from unisono.model.tail import StepStats
+from unisono.model.tail import LATEST, StepStats
 from unisono.training.epoch_sums import EpochSums
 from unisono.training.logged_values import mean_logged_values
 from unisono.training.not_finite import describe_not_finite
@@ -162,13 +161,6 @@ class Trainer(TrainerBase):
             self.progress.fail(f"{text}; the run stopped {when}. To leave such updates out add --on-nan skip --accept-changes")
         else:
             self._say(f"warning: {text}; the update is left out (--on-nan skip)")
-
-    def _say_notes(self) -> None:
-        """Local: tells the user how steps are computed."""
-        self.gpu_notes += self.adapter.notes
-        for text in self.adapter.notes:
-            self._say(text)
-        self.adapter.notes.clear()
 
     def _release_samples(self, step: int) -> None:
         """Local: releases the samples of a step, unless its loss may have to be computed again."""

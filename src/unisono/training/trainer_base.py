@@ -253,6 +253,13 @@ class TrainerBase(ABC):
         for observer in self.observers:
             observer.evaluating(done, total)
 
+    def _say_notes(self) -> None:
+        """Local: tells the user how steps are computed."""
+        self.gpu_notes += self.adapter.notes
+        for text in self.adapter.notes:
+            self._say(text)
+        self.adapter.notes.clear()
+
     def _say(self, text: str) -> None:
         """Gives the observers a message for the user."""
         for observer in self.observers:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from unisono.algorithms.base import Algorithm, Settings
 from unisono.algorithms.roles import LayoutOptions
@@ -14,10 +16,23 @@ from unisono.events import Spans
 from unisono.metrics import Metric
 from unisono.model.losses import Reading
 from unisono.model.torch.adapter import TorchAdapter
-from unisono.task.averages import Averages
+from unisono.task.averages import OF_OUTPUTS, Averages
 from unisono.task.task import Task
 from unisono.training.early_stopping import Goals
 from unisono.training.parts_on_device import PartsOnDevice
+
+
+class EarlierAttempt(NamedTuple):
+    """What a run directory says of the run that is resumed."""
+
+    resumes: bool = False
+    """Whether a state will be loaded, so that initial weights are not needed."""
+    settings: Mapping[str, Any] = MappingProxyType({})
+    """Settings whose default was another then."""
+    averages: Averages = OF_OUTPUTS
+    """How its metrics average."""
+    compiled: str | None = None
+    """Whether its model was compiled, "on" or "off"."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,6 +70,14 @@ def test_the_last_lines_say_which_weights_count() -> None:
             assert results.endswith(f", {file}.safetensors")
 
 
+def test_a_monitored_run_says_how_busy_its_gpu_was() -> None:
+    stream = io.StringIO()
+    console = Console(stream, clock=Clock())
+    console.started(START)
+    console.ended(replace(END, summary={**END.summary, "monitor": [{"gpu_load": {"mean": 0.875, "peak": 1.0}}]}))
+    assert stream.getvalue().splitlines()[-2] == "the GPU was busy 88% of the time"
+
+
 def test_a_long_epoch_says_where_it_stands_every_30_s() -> None:
     stream, clock = io.StringIO(), Clock()
     console = Console(stream, clock=clock)

@@ -6,6 +6,7 @@ import os
 import threading
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import psutil
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from tests.unit.observe.made_up_run import START
 from unisono.errors import CannotWrite
 from unisono.observe.jsonl import read_lines
-from unisono.observe.monitor import Monitor, peak_rss_bytes, rss_bytes
+from unisono.observe.monitor import Monitor, describe_gpus, peak_rss_bytes, rss_bytes
 
 
 def watchers() -> list[str]:
@@ -69,3 +70,20 @@ def test_a_full_disk_is_reported_at_the_end(tmp_path: Path) -> None:
     with pytest.raises(CannotWrite, match=r"cannot write .*rank-0\.jsonl: No space left"):
         monitor.close()
     monitor.close()
+
+
+def test_how_busy_the_gpus_were_in_words() -> None:
+    loads: list[dict[str, Any]] = [{"gpu_load": {"mean": mean, "peak": 1.0}} for mean in (0.9, 0.7)]
+    waits: list[dict[str, Any]] = [
+        {"host_waits": {"num": num, "num_steps": 1200, "places": places}}
+        for num, places in ((1203, {"/a/task.py, line 7": 1200, "/a/task.py, line 9": 3}), (0, {}))
+    ]
+    assert describe_gpus([]) == describe_gpus([{"num_rows": 3, "cpu_load": {"mean": 1.0, "peak": 1.0}}]) == ""
+    assert describe_gpus(loads[:1]) == "the GPU was busy 90% of the time"
+    assert describe_gpus(loads) == "the GPUs were busy 80% of the time (rank 1 70%)"
+    assert describe_gpus(waits[1:]) == "the host waited for the GPU 0 times in 1,200 training steps"
+    told = describe_gpus([{**load, **wait} for load, wait in zip(loads, waits, strict=True)])
+    assert told == (
+        "the GPUs were busy 80% of the time (rank 1 70%); the host waited for the GPU 1,203 times in 1,200 training steps, "
+        "most often in /a/task.py, line 7"
+    )

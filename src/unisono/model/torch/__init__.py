@@ -1,4 +1,4 @@
 """A PyTorch model as a replica: parameters, buffers and optimiser state in flat vectors.
 
-Imported by many packages; imports model.
+Imported by many packages; imports launch and model.
 """

@@ -21,11 +21,11 @@ from unisono.model.torch.body import Body, Outcome
 from unisono.model.torch.buffers import Buffers
 from unisono.model.torch.own_step import StepFunction
 from unisono.model.torch.parameters import NO_GRADIENT, Empty, FlatParameters
-from unisono.model.torch.recorder import Recorder
 from unisono.model.torch.stored_batch import StoredBatch, Unprepared
 
 if TYPE_CHECKING:
     from unisono.model.torch.captured_steps import CapturedSteps
+    from unisono.model.torch.recorder import Recorder
 
 CLIP_EPS = 1e-6
 """The constant of torch.nn.utils.clip_grad_norm_, so that both clip alike."""
@@ -76,6 +76,8 @@ class TorchAdapter(ModelAdapter):
         self._buffers = Buffers(model, empty)
         self.has_sample_losses = own_step is None
         self.notes: list[str] = []
+        self.is_captured = recorder is not None
+        """Whether its steps are recorded and repeated."""
         self.aligns = aligns
         """Whether batches are copied to where torch puts its own tensors: kernels may round otherwise at an odd address."""
 
@@ -188,6 +190,10 @@ class TorchAdapter(ModelAdapter):
         held.update(settings, uses, left_out=left_out)
         if self._leaves_out:
             self.put_back_buffers(not_finite > 0)
+
+    def stop_capture(self) -> None:
+        """Local: notes that steps run as they are from now on."""
+        self.is_captured = False
 
     def captured_steps(self) -> CapturedSteps | None:
         """Local: the recorded steps of this replica; None where each runs as it is."""

@@ -69,8 +69,11 @@ class LossBody:
 
     def __init__(self, loss: Callable[..., tuple[Tensor, Tensor | float]] | None) -> None:
         self.loss = loss
-        self.compute: Callable[[nn.Module, Any, Any], Outcome] = compute_loss
-        """Computes model and loss for a batch to learn from."""
+        self._compute: Callable[[nn.Module, Any, Any], Outcome] = compute_loss
+
+    def compile_by(self, compiled: Callable[[Callable[..., Outcome]], Callable[..., Outcome]]) -> None:
+        """Local: from now on computes model and loss of a batch to learn from by what this makes of the function that does."""
+        self._compute = compiled(compute_loss)
 
     def begin(self, stage: str, step: int | None, epoch: int | None) -> None:
         """Does nothing: a loss keeps nothing from batch to batch."""
@@ -93,7 +96,7 @@ class LossBody:
 
     def __call__(self, model: nn.Module, batch: Any, step: int) -> Outcome:  # noqa: ARG002
         assert self.loss is not None
-        return self.compute(model, self.loss, batch)
+        return self._compute(model, self.loss, batch)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Evaluated:
         """Returns outputs, targets, and the loss sum and weight of a batch; without a loss they are None and 0."""

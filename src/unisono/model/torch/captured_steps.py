@@ -233,6 +233,7 @@ class CapturedSteps:
         """Local: from now on every step runs as it is."""
         self.reason = reason
         self._recordings.clear()
+        self._adapter.stop_capture()
         self._adapter.notes.append(f"steps are not recorded as a CUDA graph, so each takes longer: {reason}")
 
     def _given(self, name: Hashable, batch: Any, settings: GroupSettings) -> _Given:

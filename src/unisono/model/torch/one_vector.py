@@ -14,7 +14,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from unisono.model.flat import Entry, view_of
 from unisono.model.torch.optimizer_state import is_like, own_copy
-from unisono.model.torch.slices import cut_evenly, step_in_slices
+from unisono.model.torch.vector_slices import cut_evenly, step_in_slices
 
 ELEMENTWISE_OPTIMIZERS = (
     torch.optim.SGD,

@@ -37,7 +37,7 @@ from unisono.model.torch.one_vector import (
 )
 from unisono.model.torch.optimizer_record import InitialOptimizer
 from unisono.model.torch.optimizer_state import is_like, load_state, load_state_of_vector, own_copy, state_of, state_of_vector
-from unisono.model.torch.slices import copy_in_slices, cut_by, cut_evenly, cut_tensors, step_in_slices, works_in_slices
+from unisono.model.torch.vector_slices import copy_in_slices, cut_by, cut_evenly, cut_tensors, step_in_slices, works_in_slices
 
 Empty = Callable[[int, torch.dtype], Tensor]
 """Makes an uninitialised vector, e.g. in memory that the peers see too."""

@@ -29,6 +29,7 @@ from unisono.testing.checks.algorithm_trainings import (
 from unisono.testing.checks.expected import expect
 from unisono.testing.counting import Counting
 from unisono.training.prepare import prepare
+from unisono.training.training_parts import EarlierAttempt
 
 STOPS_AT = 6
 """Steps: within an epoch, and within rounds of 4."""
@@ -62,7 +63,7 @@ def check_one_worker_is_plain_training(comm: Communicator, case: Case, folder: P
 def check_replicas_are_equal_after_start(comm: Communicator, case: Case, folder: Path) -> None:
     """After `start` weights, running statistics and counters are equal, though every rank began with its own."""
     config = TrainConfig("", case.changes, case.name, out=str(folder / "run"), device="cpu", quiet=True)
-    parts = prepare(config, comm, None, make_task(model_with_norm), resumes=False).parts
+    parts = prepare(config, comm, None, make_task(model_with_norm), EarlierAttempt()).parts
     for vector in parts.adapter.shared_state():
         vector.add_(comm.rank)
     parts.algorithm.start()

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from unisono.algorithms.base import Algorithm, Settings
 from unisono.algorithms.roles import LockStepRoles
@@ -15,29 +17,29 @@ from unisono.comm.base import Communicator
 from unisono.data.checks import check_finite
 from unisono.data.loader import Loader
 from unisono.data.sharding_plan import Plan, Windows
+from unisono.data.source import Source
 from unisono.data.splits import Splits
 from unisono.data.streamed_reads import splits_with_streams
 from unisono.errors import UsageError
 from unisono.model.torch.adapter import TorchAdapter
-from unisono.model.torch.body import LossBody, compute_loss
-from unisono.model.torch.compiled_loss import CompiledLoss
-from unisono.model.torch.recorder import CudaRecorder, Recorder
+from unisono.model.torch.body import Body, LossBody
 from unisono.optim.schedules import Schedule
 from unisono.optim.torch_schedulers import EPOCH, Stepped
 from unisono.task.overrides import ResolvedTask
 from unisono.task.task import Task
 from unisono.training.batch_norms import refuse_synchronised
-from unisono.training.compiling import ON, choose
 from unisono.training.early_stopping import make_goals
 from unisono.training.frontends.base import Extent, FrontEnd, frontend_of
 from unisono.training.frontends.device import compute_device
 from unisono.training.frontends.factories import make_model, make_splits
-from unisono.training.gpu_precision import describe_precision, lay_out
 from unisono.training.parts_on_device import PartsOnDevice
 from unisono.training.run_folder.weights import initialise
 from unisono.training.train_metrics import TrainMetrics
 from unisono.training.training_parts import AssemblyOptions, TrainingParts
 from unisono.training.work_layout import AlgorithmSetup, set_up_algorithm
+
+if TYPE_CHECKING:
+    from unisono.model.torch.recorder import Recorder
 
 
 def assemble(
@@ -57,7 +59,7 @@ def assemble(
         )
     splits = splits_with_streams(make_splits(resolved))
     model = make_model(resolved, device)
-    layout_note = lay_out(model, device, task.precision)
+    gpu_notes = _prepare_for_gpu(model, task.precision) if device.type == "cuda" else []
     refuse_synchronised(model, setup.roles.num_learning, task.shards is not None)
     task = frontend_of(task, model).with_defaults()
     front = frontend_of(task, model)
@@ -69,7 +71,7 @@ def assemble(
     goals = make_goals(task, comparable, splits.validation is not None, options.on_nan)
     if options.init_from is not None:  # before the optimiser, which may keep a copy of the weights
         initialise(model, options.init_from)
-    compiles, compile_note = choose(task, model, device, splits.train, plan.steps_per_epoch, options.compiled, body)
+    compiles, compile_note = _compiles(task, model, splits.train, plan.steps_per_epoch, options.compiled, body)
     train_metrics = front.train_metrics(metrics)
     empty = comm.empty if device == comm.device else partial(_empty_vector, device)
     adapter = TorchAdapter(
@@ -93,8 +95,7 @@ def assemble(
     kept = {one.name: options.averages[one.name] for one in metrics if one.name in options.averages}
     averages = {**kept, **front.try_losses(adapter, splits, metrics)}
     front.share_metrics(comm)
-    on_device = makes_batches_on(device) and front.takes_tensors
-    resident = _parts_on_device(splits, task, adapter, options) if on_device else PartsOnDevice()
+    resident = _parts_on_device(splits, task, adapter, options) if makes_batches_on(device) else PartsOnDevice()
     schedules = front.schedules(adapter, plan)
     settings = _settings_by_part(schedules)
     stepped = next((one for one in schedules.values() if isinstance(one, Stepped)), None)
@@ -105,9 +106,12 @@ def assemble(
         settings = partial(_settings_of_worker, settings, setup.roles.num_workers, steps_of_workers, plan.steps_per_epoch)
     else:
         algorithm = setup.kind(comm, adapter, setup.options, options.spans, setup.roles.group)
-    loader = _loader(task, splits, plan, setup, comm, device, resident)
-    if compiles == ON and isinstance(body, LossBody):
-        body.compute = CompiledLoss(compute_loss, loader.usual_sizes(), task.compile == ON, adapter.notes.append)
+    loader = _loader(task, splits.train, plan, setup, comm.rank, resident)
+    if compiles == "on" and isinstance(body, LossBody):
+        from unisono.model.torch.compiled_loss import CompiledLoss
+
+        sizes, is_forced, tell = loader.usual_sizes(), task.compile == "on", adapter.notes.append
+        body.compile_by(lambda compute: CompiledLoss(compute, sizes, is_forced, tell))
     return TrainingParts(
         task=replace(_with_interval(task, stepped), compile=compiles),
         splits=splits,
@@ -115,9 +119,7 @@ def assemble(
         algorithm=algorithm,
         loader=loader,
         resident=resident,
-        notes=tuple(
-            note for note in (describe_precision(task.precision, device), layout_note, compile_note, resident.note) if note
-        ),
+        notes=tuple(note for note in (*gpu_notes, compile_note, resident.note) if note),
         metrics=metrics,
         train_metrics=train_metrics,
         settings=settings,
@@ -130,9 +132,33 @@ def assemble(
     )
 
 
+def _prepare_for_gpu(model: nn.Module, precision: str) -> list[str]:
+    """Local: puts a model in order for a GPU; returns what a user should know about how it computes there."""
+    from unisono.training.gpu_precision import describe_precision, lay_out
+
+    return [describe_precision(precision), lay_out(model, precision)]
+
+
+def _compiles(
+    task: Task, model: nn.Module, source: Source, steps_per_epoch: int, before: str | None, body: Body
+) -> tuple[str, str]:
+    """Local, blocking for two samples: whether model and loss are compiled, "on" or "off", and what a user should know about it.
+    `before` is what was decided for the run that is resumed."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    if task.compile == "off" or (task.compile == "auto" and on_cpu and before != "on"):
+        return "off", ""
+    from unisono.training.compiling import choose
+
+    return choose(task, model, source, steps_per_epoch, before, body.prepares)
+
+
 def recorder_for(device: torch.device, options: AssemblyOptions) -> Recorder | None:
     """Local: what records the steps of a training on this device; None where each runs as it is."""
-    return CudaRecorder(device) if device.type == "cuda" and options.capture == "auto" else None
+    if device.type != "cuda" or options.capture == "off":
+        return None
+    from unisono.model.torch.recorder import CudaRecorder
+
+    return CudaRecorder(device)
 
 
 def makes_batches_on(device: torch.device) -> bool:
@@ -151,16 +177,14 @@ def _empty_vector(device: torch.device, numel: int, dtype: torch.dtype) -> torch
     return torch.empty(numel, dtype=dtype, device=device)
 
 
-def _loader(
-    task: Task, splits: Splits, plan: Plan, setup: AlgorithmSetup, comm: Communicator, device: torch.device, resident: PartsOnDevice
-) -> Loader:
+def _loader(task: Task, source: Source, plan: Plan, setup: AlgorithmSetup, rank: int, resident: PartsOnDevice) -> Loader:
     """Local: the loader of the part of every batch that this rank computes."""
     roles = setup.roles
-    own_shards = roles.shards[comm.rank] if isinstance(roles, LockStepRoles) and roles.shards is not None else None
+    own_shards = roles.shards[rank] if isinstance(roles, LockStepRoles) and roles.shards is not None else None
     return Loader(
-        splits.train,
+        source,
         replace(plan, global_batch=setup.batch),
-        roles.shard(comm.rank),
+        roles.shard(rank),
         roles.num_shards,
         accumulate=task.accumulate,
         augment=task.augment,
@@ -168,7 +192,7 @@ def _loader(
         own_shards=own_shards,
         stored=None if resident.train is None else resident.train.samples.batch,
         reads=resident.train is None or resident.train.reads,
-        prefetches=device.type == "cuda",  # a CPU that computes has no time to prepare the next batch beside it
+        prefetches=bool(resident.parts),  # a CPU that computes has no time to prepare the next batch beside it
     )
 
 

@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -48,9 +48,6 @@ class FrontEnd(ABC):
 
     task: Task
     model: nn.Module
-
-    takes_tensors: ClassVar[bool] = True
-    """Whether the model computes with tensors on a GPU, and not with arrays of the host."""
 
     @abstractmethod
     def with_defaults(self) -> Task:

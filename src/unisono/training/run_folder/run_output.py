@@ -26,7 +26,7 @@ from unisono.training.run_folder.provenance import sources_of
 from unisono.training.run_folder.run_directory import CHECKPOINTS, RunDirectory, differences
 from unisono.training.run_folder.run_record import made_by
 from unisono.training.run_folder.run_status import read as read_status
-from unisono.training.training_parts import TrainingParts
+from unisono.training.training_parts import EarlierAttempt, TrainingParts
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,11 @@ def _record_there(config: TrainConfig) -> Mapping[str, Any]:
     except (OSError, ValueError):
         return {}
     return found
+
+
+def earlier_attempt(config: TrainConfig) -> EarlierAttempt:
+    """Local, on rank 0: what the directory says of the run that is resumed."""
+    return EarlierAttempt(has_checkpoint(config), older_settings(config), averages_there(config), compiled_there(config))
 
 
 def averages_there(config: TrainConfig) -> dict[str, str]:

@@ -130,7 +130,7 @@ def _gpu_record(trainer: TrainerBase) -> dict[str, Any]:
     return {
         "precision": parts.task.precision,
         "compiled": parts.task.compile == "on",
-        "captured": parts.adapter.recorder is not None and not trainer.gpu_notes,
+        "captured": parts.adapter.is_captured,
         "resident": [name for name, part in parts.resident.parts.items() if not part.reads],
         "notes": [*parts.notes, *trainer.gpu_notes],
     }

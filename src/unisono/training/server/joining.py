@@ -23,6 +23,7 @@ from unisono.training.prepare import prepare
 from unisono.training.server.server_parts import WorkerMaker, like, replica_of
 from unisono.training.server.server_trainer import CONNECTION_FILE
 from unisono.training.server.worker_connection import WorkerConnection, WorkerLeft
+from unisono.training.training_parts import EarlierAttempt
 
 JOIN_FILE = "join.json"
 """Join info: what a worker must know of the training."""
@@ -95,7 +96,7 @@ def join(directory: Path, *, say: Say, threads: int | None = None, device: str =
             return 0
         set_threads(threads)
         comm = single_process_communicator()
-        parts = prepare(replace(config, device=device), comm, None, None, resumes=False).parts
+        parts = prepare(replace(config, device=device), comm, None, None, EarlierAttempt()).parts
         if other := describe_other_data(samples, fingerprints(parts.splits.parts())):
             raise UsageError(f"this worker holds other data than the server: {other}; {REMEDY}")
         assert isinstance(parts.algorithm, ServerAlgorithm)

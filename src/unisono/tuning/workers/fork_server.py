@@ -26,6 +26,7 @@ from typing import Any
 from unisono.cluster.gpus import driver_in_use
 from unisono.comm.control_plane.channel import Channel
 from unisono.errors import UsageError
+from unisono.launch.lasting_import import import_to_stay
 from unisono.launch.orphans import PR_SET_PDEATHSIG, prctl
 from unisono.tuning.workers.messages import channel_of, parse_message, send_message
 from unisono.tuning.workers.trial_worker import TrialRunner, serve_trials
@@ -87,6 +88,7 @@ def _receive_exactly(sock: socket.socket, num_bytes: int) -> bytes:
 def make_runner(work_spec: Mapping[str, Any]) -> TrialRunner:
     """Returns the runner of trials that a work specification describes. Local, blocking."""
     if work_spec["kind"] == "task":
+        import_to_stay("torch")
         import torch
 
         torch.set_num_threads(1)  # a pool of threads would not come through a fork

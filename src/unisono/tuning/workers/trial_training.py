@@ -36,6 +36,7 @@ from unisono.training.frontends.factories import make_splits
 from unisono.training.prepare import prepare
 from unisono.training.progress import metrics_of
 from unisono.training.run_folder.provenance import provenance, sources_of
+from unisono.training.training_parts import EarlierAttempt
 from unisono.training.work_layout import set_up_algorithm
 from unisono.tuning.search.own_settings import ALGORITHM
 from unisono.tuning.search.space import Space, defaults_of, space_of
@@ -123,7 +124,7 @@ class TaskTrialRunner(TrialRunner):
         whole = make_splits(changed)
         splits = make_folds(whole, self.folding)
         config = TrainConfig(task_file=self.file, changes=values, division=self._division(0, whole))
-        parts = prepare(config, single_process_communicator(), None, self.task, resumes=False).parts
+        parts = prepare(config, single_process_communicator(), None, self.task, EarlierAttempt()).parts
         refuse_synchronised(parts.adapter.model, num_learning, parts.task.shards is not None)
         made = provenance(Path(self.file), None, ())
         return {
