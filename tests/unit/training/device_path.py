@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import unisono as un
 from unisono.algorithms.allreduce import AllReduce
 from unisono.algorithms.sharded import Sharded
+from unisono.comm.base import Communicator
 from unisono.comm.single_process import single_process_communicator
 from unisono.events import Observer, StepDone
 from unisono.metrics.base import Metric
@@ -104,12 +105,13 @@ def train_with(patched: pytest.MonkeyPatch) -> Train:
         on_nan: str = "stop",
         max_steps: int | None = None,
         hooks: RunHooks = RunHooks(),  # noqa: B008 - it cannot change
+        comm: Communicator | None = None,
     ) -> Trained:
         patched.setattr(assemble, "recorder_for", lambda *_: recorder)
         patched.setattr(assemble, "makes_batches_on", lambda *_: data != HOST)
         patched.setattr(Accuracy, "quick_sums", Metric.quick_sums)  # NumPy, which is for sums on the host
         options = AssemblyOptions(on_nan=on_nan, resident="auto" if data == RESIDENT else "off")
-        comm = single_process_communicator()
+        comm = comm or single_process_communicator()
         parts = assemble.assemble(change(task, {}), algorithm, comm, options)
         heard = Listener([], [])
         trainer = Trainer(comm=comm, parts=parts, evaluation_batch=7, observers=(heard,), max_steps=max_steps, hooks=hooks)
