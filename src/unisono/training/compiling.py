@@ -58,7 +58,7 @@ def operations_of_sample(model: nn.Module, source: Source, device: torch.device)
 
     batch: Any = first_samples(source, model, device)
     inputs = batch[0] if isinstance(batch, tuple) else batch
-    was_training = model.training
+    learning = [module for module in model.modules() if module.training]  # the user may keep some of them in eval mode
     model.eval()
     counter = FlopCounterMode(display=False)
     try:
@@ -67,5 +67,6 @@ def operations_of_sample(model: nn.Module, source: Source, device: torch.device)
     except (RuntimeError, NotImplementedError):
         return 0.0
     finally:
-        model.train(was_training)
+        for module in learning:
+            module.training = True
     return float(counter.get_total_flops()) / num_rows(inputs)

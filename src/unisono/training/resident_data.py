@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unisono.data.data_differences import PART_NAMES, is_far
 from unisono.data.declared import is_declared
-from unisono.data.fingerprint import sums_of
+from unisono.data.fingerprint import runs_user_code, sums_of
 from unisono.data.loader import augmented
 from unisono.data.sample_random import SampleRandom, epoch_key
 from unisono.data.source import Indices, Mapped, Source, Subset
@@ -116,7 +116,7 @@ def place(
         return "their reading draws random numbers"
     base, indices, changes = _without_declared(part)
     first = base.read(indices[:TRIED])
-    if isinstance(base, Mapped) and _differ(first, base.read(indices[:TRIED])):
+    if runs_user_code(base) and _differ(first, base.read(indices[:TRIED])):
         return "two readings of the same sample differ"
     if strange := {str(np.asarray(leaf).dtype) for _, leaf in leaves(first)} - GATHERED:
         return f"they have the type {', '.join(sorted(strange))}"

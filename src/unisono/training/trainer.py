@@ -119,6 +119,8 @@ class Trainer(TrainerBase):
         """Counts and reports a step once its sums are known: on a GPU one step later, or at the end of a round."""
         done = self.progress
         begun = self._pending.pop(stats.step)
+        if done.reason == NOT_FINITE:
+            return  # no update followed the step that ended the training, whose message stays
         done.count_data(stats.num_samples, begun.wait_s)
         sums.add_time(waited_s=begun.wait_s)
         if stats.num_stops:

@@ -179,6 +179,8 @@ class TorchAdapter(ModelAdapter):
         if self.clip_norm is not None:
             norm = held.squared_norm().sqrt() * factor
             factor = factor * torch.clamp(self.clip_norm / (norm + CLIP_EPS), max=1.0)
+        if not weight_is_known or self.clip_norm is not None:  # the gaps between parameters must stay zero
+            factor = torch.nan_to_num(factor, nan=0.0, posinf=0.0, neginf=0.0)
         held.scale_if_finite(factor, not_finite, loss)
         vector[NOT_FINITE].copy_(not_finite)
         if not weight_is_known:

@@ -57,17 +57,17 @@ class CapturedSteps:
         self._recorder = recorder
         self.reason = ""
         """Why steps are not recorded any more; empty while they are."""
-        if reason := _reason_at_start(adapter):
-            self._give_up(reason)
-        self.updates = not adapter.waits_for_device and not has_own_step(_optimizer_of(adapter))
-        """Whether updates can be recorded too."""
         self._recordings: dict[Hashable, _Recording] = {}
         self._num_warm_ups: Counter[Hashable] = Counter()
         self._sizes: set[Hashable] = set()
         self._weights: dict[Hashable, float | None] = {}
-        """The weight of the batches of a step, where it was the same plain number each time."""
+        """The weight of the batches of a step, where it is a plain number."""
         self._positions: dict[Hashable, list[Position]] = {}
         """Where the batches of the warm-ups stand in their order."""
+        if reason := _reason_at_start(adapter):
+            self._give_up(reason)
+        self.updates = not self.reason and not adapter.waits_for_device and not has_own_step(_optimizer_of(adapter))
+        """Whether updates can be recorded too."""
 
     def step(self, batch: Any, key: StreamKey, votes: Votes, settings: GroupSettings) -> bool:
         """A whole step of the only process: gradient and update. Returns whether its sums are among the late ones already."""
@@ -94,7 +94,7 @@ class CapturedSteps:
         def work(given: _Given) -> None:
             self._compute(given, is_first)
 
-        self._run(
+        is_repeated = self._run(
             ("gradient", is_first, shape_of(batch)),
             lambda: self._gradient_as_it_is(batch, key, votes, is_first),
             work,
@@ -102,12 +102,13 @@ class CapturedSteps:
             key,
             votes,
         )
-        if not self.reason:
+        if is_repeated:
             self._adapter.parts[""].used.fill(1)
 
     def update(self, settings: GroupSettings) -> None:
         """The update from summed gradient and tail."""
-        if not self._can_update(settings):
+        # A worker without samples used nothing; which parameters the others used it hears from them.
+        if not self._can_update(settings) or not self._adapter.parts[""].used.all():
             self._adapter.apply_on_device(settings)
             return
         self._run(
@@ -160,7 +161,8 @@ class CapturedSteps:
                 self._num_warm_ups[name] += 1
                 self._warm_up(as_it_is, key)
                 weight = self._adapter.tail.known_weight
-                self._weights[name] = weight if weight == self._weights.get(name, weight) else None
+                if key is not None and weight != self._weights.setdefault(name, weight):
+                    self._give_up("the host computes the weight of the loss, which differs between batches of one size")
                 if isinstance(batch, StoredBatch):
                     self._positions.setdefault(name, []).append(position_of(batch.numbers))
                 return False
@@ -185,7 +187,8 @@ class CapturedSteps:
                 as_it_is()
             return
         self._adapter.seed(key)
-        before = HostState(self._adapter.model, getattr(self._adapter.body, "loss", None))
+        on_host = self._adapter.device.type == "cpu"
+        before = HostState(self._adapter.model, getattr(self._adapter.body, "loss", None), ("torch",) if on_host else ())
         with self._recorder.warming_up():
             as_it_is()
         if change := before.change():

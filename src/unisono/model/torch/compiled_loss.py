@@ -45,7 +45,8 @@ class CompiledLoss:
 
     def _give_up(self, error: Exception) -> None:
         """From now on computes as it is; raises where compiling was asked for."""
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        cause = getattr(error, "inner_exception", error)  # what the compiler says begins with its own name alone
+        first = next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
         reason = f"{first}{user_code_line(error.__traceback__, Path(torch.__file__).parent)}"
         if self._is_forced:
             raise UsageError(

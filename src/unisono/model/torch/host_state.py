@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -20,8 +21,10 @@ MOST_COMPARED = 64
 class HostState:
     """The state on the host of a model, its loss and the generators, to be compared with that after a step. Local."""
 
-    def __init__(self, model: nn.Module, *others: Any) -> None:
-        self._modules = [*model.named_modules(), *((f"the loss {type(one).__name__}", one) for one in others if one is not None)]
+    def __init__(self, model: nn.Module, loss: Any = None, seeded: tuple[str, ...] = ()) -> None:
+        """`seeded` are generators that each repetition seeds, as those of the device."""
+        self._modules = [*model.named_modules(), *_modules_of_loss(loss)]
+        self._seeded = seeded
         self._attributes = {name: _attributes_of(module) for name, module in self._modules}
         self._generators = _generators()
 
@@ -33,34 +36,54 @@ class HostState:
                 if before.get(key) != now.get(key):
                     return f"it changes {'.'.join(part for part in (name, key) if part)}, which is not a tensor in place"
         for name, state in _generators().items() if with_generators else ():
-            if state != self._generators[name]:
+            if state != self._generators[name] and name not in self._seeded:
                 return f"it draws from the generator of {name} on the host"
         return ""
 
 
+def _modules_of_loss(loss: Any) -> list[tuple[str, Any]]:
+    """The objects of a loss that may keep something: a module or an object of the user, or the one whose method it is."""
+    loss = getattr(loss, "function", loss)
+    loss = getattr(loss, "__self__", loss)
+    name = f"the loss {getattr(loss, '__name__', type(loss).__name__)}"
+    if isinstance(loss, nn.Module):
+        return [(".".join(part for part in (name, inner) if part), module) for inner, module in loss.named_modules()]
+    return [(name, loss)] if hasattr(loss, "__dict__") else []
+
+
 def _attributes_of(module: Any) -> Mapping[str, Any]:
     """Values by which a change of an object's attributes and buffers is seen."""
-    kind = type(module)
-    found = {
-        name: _mark(value)
-        for name, value in vars(module).items()
-        if name not in OWN_OF_MODULES
-        and not isinstance(getattr(kind, name, None), cached_property)  # which says the same each time
-    }
+    kept = ((name, value) for name, value in vars(module).items() if name not in OWN_OF_MODULES)
+    found = {name: _mark(value) for name, value in kept if not isinstance(getattr(type(module), name, None), cached_property)}
     for name, buffer in getattr(module, "_buffers", {}).items():
-        found[name] = id(buffer)
+        found[name] = _Same(buffer)
     return found
+
+
+class _Same:
+    """Equal for one and the same object. It is kept, as the address of one that is gone may be that of the next."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
 
 
 def _mark(value: Any) -> Any:
     """A value that is another one where this one has changed, at little cost."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (list, tuple, set, frozenset)) and len(value) <= MOST_COMPARED:
+    if value is None or isinstance(value, (bool, int, float, str, np.generic)):
+        return repr(value)  # so that a NaN is equal to itself
+    if isinstance(value, np.ndarray) and value.size <= MOST_COMPARED:
+        return "array", value.shape, repr(value.tolist())
+    if isinstance(value, (list, tuple, set, frozenset, deque)) and len(value) <= MOST_COMPARED:
         return type(value).__name__, tuple(_mark(one) for one in value)
     if isinstance(value, dict) and len(value) <= MOST_COMPARED:
         return "dict", tuple((str(key), _mark(one)) for key, one in value.items())
-    return id(value), len(value) if hasattr(value, "__len__") and not isinstance(value, (Tensor, nn.Module)) else None
+    return _Same(value), len(value) if hasattr(value, "__len__") and not isinstance(value, (Tensor, nn.Module)) else None
 
 
 def _generators() -> Mapping[str, Any]:

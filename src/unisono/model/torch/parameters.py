@@ -400,6 +400,7 @@ class FlatParameters:
         if left_out is not None:
             optimizer.found_inf = left_out  # type: ignore[attr-defined]
             settings = [_as_on_device(values) for values in settings]
+            _make_momentum(optimizer)
         for group, values in zip(optimizer.param_groups, settings, strict=True):
             group.update(values)
         if self._whole is not None:
@@ -524,6 +525,15 @@ def _as_on_device(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Settings of an update that may also be repeated with a learning rate on the device: it has float32 there."""
     lr = settings.get("lr")
     return {**settings, "lr": float(np.float32(lr))} if isinstance(lr, float) else settings
+
+
+def _make_momentum(optimizer: Optimizer) -> None:
+    """Local, cheap: makes the momentum of torch's SGD as zeros: in a first step that is left out torch leaves it as it found the
+    memory."""
+    for group in optimizer.param_groups if type(optimizer) is torch.optim.SGD else ():
+        for tensor in group["params"] if group["momentum"] and not group["dampening"] else ():
+            if tensor.grad is not None and optimizer.state[tensor].get("momentum_buffer") is None:
+                optimizer.state[tensor]["momentum_buffer"] = torch.zeros_like(tensor.detach())
 
 
 def _is_small_on_cpu(vector: Tensor) -> bool:
