@@ -37,7 +37,7 @@ from tests.unit.training.odd_models import (
 )
 from unisono.comm.single_process import single_process_communicator
 from unisono.errors import UsageError
-from unisono.model.late_sums import LATEST
+from unisono.model.tail import LATEST
 from unisono.model.torch.captured_steps import MOST_SIZES
 from unisono.task.overrides import change
 from unisono.task.task import Task

@@ -41,7 +41,7 @@ def choose(
         return task.compile, ""
     if before is not None:
         return before, ""
-    if device.type != "cuda" or task.shards is not None or not can:
+    if device.type == "cpu" or task.shards is not None or not can:
         return OFF, ""
     steps = task.epochs * steps_per_epoch
     operations = BACKWARD * operations_of_sample(model, source, device) * task.epochs * len(source)

@@ -26,7 +26,8 @@ BODY = LossBody(None)
 
 
 def choice(task: Task, device: torch.device = GPU, before: str | None = None, steps: int = 5, body: Any = BODY) -> tuple[str, str]:
-    return choose(task, net(), device, pictures().train, steps, before, body)
+    model = net() if device == CPU else net().to("meta")  # which is no CPU either
+    return choose(task, model, pictures().train, steps, before, body.prepares)
 
 
 @pytest.fixture

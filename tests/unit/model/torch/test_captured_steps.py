@@ -49,7 +49,7 @@ from tests.unit.training.odd_models import (
 from unisono.metrics.base import Metric
 from unisono.metrics.hits import Accuracy
 from unisono.model.base import StreamKey
-from unisono.model.late_sums import LATEST
+from unisono.model.tail import LATEST
 from unisono.model.torch.captured_steps import MOST_SIZES
 from unisono.model.torch.recorder import PlainRecorder, Recorder
 from unisono.training.frontends import assemble
