@@ -39,6 +39,7 @@ from unisono.predict.predict_options import ApplyConfig, EvaluateConfig
 from unisono.run import EarlyStopHook, execute
 from unisono.task.train_config import TrainConfig
 from unisono.testing.thread_communicator import run_threads
+from unisono.training.determinism import SWITCHES
 
 TASK_FILE = """
 from pathlib import Path
@@ -134,7 +135,13 @@ def _on_ranks(size: int, body: Callable[[Communicator], Any]) -> Any:
         except UnisonoError as error:
             return error.with_traceback(None)  # whose frames would hold what reads the data
 
-    results = run_threads(size, caught)
+    # Ranks that are threads share the switches of --shards, and the last to leave restores what the first had set.
+    before = {switch: switch.read() for switch in SWITCHES.values()}
+    try:
+        results = run_threads(size, caught)
+    finally:
+        for switch, value in before.items():
+            switch.write(value)
     errors = [one for one in results if isinstance(one, UnisonoError)]
     for error in sorted(errors, key=lambda one: isinstance(one, ReportedElsewhere)):
         raise error
