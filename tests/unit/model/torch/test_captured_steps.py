@@ -50,6 +50,7 @@ from unisono.metrics.base import Metric
 from unisono.metrics.hits import Accuracy
 from unisono.model.base import StreamKey
 from unisono.model.late_sums import LATEST
+from unisono.model.torch.body import LossBody
 from unisono.model.torch.captured_steps import MOST_SIZES
 from unisono.model.torch.recorder import PlainRecorder, Recorder
 from unisono.training.frontends import assemble
@@ -279,6 +280,15 @@ def test_a_step_of_the_task_runs_as_it_is(train: Train) -> None:
     )
     found, expected = train(task, TapeRecorder()), train(task)
     assert found.captured.reason == "the task has a step of its own"
+    expect_same(found, expected)
+
+
+def test_a_body_that_computes_on_the_host_runs_as_it_is(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a LightningModule and a Keras model do."""
+    expected = train(task_of())
+    monkeypatch.setattr(LossBody, "host_code", "it logs on the host")
+    found = train(task_of(), TapeRecorder(), RESIDENT)
+    assert found.captured.reason == "it logs on the host" and len(found.said) == 1
     expect_same(found, expected)
 
 
