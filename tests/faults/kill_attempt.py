@@ -28,7 +28,7 @@ END_LIMIT_S = 10.0
 LAUNCHER_S = 1.5
 """Which a launcher gives to the others when one has died."""
 TRAINING_S = 0.6
-ENDING_S = 1.0
+ENDING_S = 0.2
 DRAFTS = 5
 EVALUATIONS = 16
 WRITE_S = 0.006

@@ -20,7 +20,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -78,6 +78,7 @@ class Fuzz:
             while not self._killed(kill):
                 self._check()
                 self._begin_run()
+                kill = replace(kill, share=kill.share / 2)  # the run was over before that moment
         code, output = run_undisturbed(self._command, self.started_by, self.workers[0], self.fork_server, EVERY)
         assert code == 0, f"the last attempt of {self._command.out} ended with {code} and printed:\n{output}"
         self._check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,9 @@ class Drawn:
     workers: int
     stop_after: int | None
     """The step after which the run is stopped, and then resumed."""
+    virtual: int | None = None
+    """Virtual workers of a server."""
+    server_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -59,11 +59,46 @@ class Learner:
         return float(mean.detach()) * weight, weight
 
 
+class Elastic:
+    """The centre of one worker by elastic averaging (Zhang et al. 2015): both move towards each other, the worker only after its
+    next gradient."""
+
+    def __init__(self, drawn: Drawn, worker: Learner) -> None:
+        self.share, self.period, self.num_steps = drawn.server_options.get("elastic", 0.9), drawn.server_options["period"], 0
+        self.worker, self.learning = worker, [one for one in worker.model.parameters() if one.requires_grad]
+        self.centre = [one.detach().clone() for one in self.learning]
+        self.pull = [torch.zeros_like(one) for one in self.centre]
+        worker.optimizer.register_step_pre_hook(self._pulled)
+
+    def _pulled(self, *_: object) -> None:
+        for one, pull in zip(self.learning, self.pull, strict=True):
+            one.data.sub_(pull)
+            pull.zero_()
+
+    def call(self) -> None:
+        for one, centre, pull in zip(self.learning, self.centre, self.pull, strict=True):
+            pull.copy_(self.share * (one.data - centre))
+            centre.add_(pull)
+
+    def after_step(self) -> None:
+        self.num_steps += 1
+        if self.num_steps % self.period == 0:
+            self.call()
+
+    def end(self) -> None:
+        """The weights that count become those of the model."""
+        if self.num_steps % self.period:
+            self.call()
+        for one, centre in zip(self.learning, self.centre, strict=True):
+            one.data.copy_(centre)
+
+
 def train_plainly(drawn: Drawn) -> Plain:
     """Local: trains as many replicas as take steps by themselves, one after the other."""
     found = Plain()
     num_replicas = drawn.workers if drawn.algorithm == "local_sgd" else 1
     replicas = [Learner(drawn) for _ in range(num_replicas)]
+    elastic = Elastic(drawn, replicas[0]) if drawn.algorithm == "easgd" else None
     train, validation, test = (tensors(drawn, number) for number in range(3))
     plan = Plan(drawn.sizes[0], drawn.global_batch, drawn.seed)
     num_steps, step, best = drawn.steps_per_epoch * drawn.epochs, 0, math.inf
@@ -79,11 +114,15 @@ def train_plainly(drawn: Drawn) -> Plain:
                 if len(part):
                     more, its_weight = replica.step(tuple(one[part] for one in train), factor_at(drawn, step, num_steps))
                     total, weight = total + more, weight + its_weight
+            if elastic is not None:
+                elastic.after_step()
             step, since = step + 1, since + 1
             if since == drawn.period:
                 average(replicas)
                 since = 0
         average(replicas)
+        if elastic is not None:  # of one epoch
+            elastic.end()
         found.losses.append(total / weight)
         found.last = deepcopy(replicas[0].model.state_dict())
         found.val_losses.append(float(evaluated(drawn, replicas[0].model, validation)[0]))

@@ -24,6 +24,11 @@ def test_a_training_is_that_by_hand(seed: int) -> None:
     assert found_in(CHECKS["torch"][1], seed) == [], CHECKS["torch"][0](seed)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_server_trains_as_the_formulas_say(seed: int) -> None:
+    assert found_in(CHECKS["servers"][1], seed) == [], CHECKS["servers"][0](seed)
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_refused(mistake: str) -> None:
     seed = next(seed for seed in range(1000) if draw_mistake(seed)[0] == mistake)

@@ -119,6 +119,7 @@ REFUSED = {
     "shape": "the model cannot take the first samples",
     "a regression": "metric 'kappa' decides for a class, but the loss 'mean_squared_error' fits numbers",
     "a label of 2": "sample 7 of the training data has target 2, but loss 'binary_crossentropy' needs targets in 0..1",
+    "one of two with a mask": "several losses of which one leaves samples out (a mask, or",
     "synchronised": "the layer norm is a BatchNormalization with synchronized=True, but statistics over all of the 2 workers",
     "made already": "give the function that makes it",
 }

@@ -74,6 +74,12 @@ def test_a_metric_of_keras_that_returns_a_list_of_one_number_is_that_number(trai
     assert found["one output"]["metrics"]["val_f1_score"] == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_metric_of_keras_that_returns_several_numbers_is_refused_before_an_epoch(trained: tuple[Any, Any]) -> None:
+    found, _ = trained
+    assert "metric 'f1_score' returns 3 numbers, but epochs are compared by one" in found["several"]["refused"]
+    assert not found["several"]["has begun"]
+
+
 def test_a_metric_of_keras_without_a_direction_judges_nothing(trained: tuple[Any, Any]) -> None:
     """Fewer false positives are better; whether a larger spread is, nobody says."""
     found, _ = trained

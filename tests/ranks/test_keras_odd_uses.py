@@ -29,6 +29,8 @@ CASES = {
     "predict steps alone": "",
     "PyDataset": "its hooks are called, and change it",
     "PyDataset in parts": "it continues from epoch to epoch",
+    "PyDataset in part": "of which some batches are never read",
+    "PyDataset evaluated": "by more steps than it has batches",
     "list of weights": "sample weights for each output",
     "dict of weights": "sample weights for each output",
     "weights evaluated": "sample weights for each output",
@@ -82,6 +84,10 @@ def test_the_batches_of_a_pydataset_are_shuffled_alike_on_all_workers(ended: tup
         ("smallest", "Keras metric 'smallest' cannot be added up over workers; keep sums in its variables"),
         ("largest", "Keras metric 'largest' cannot be added up over workers"),
         ("sum", "count is a sum over all samples (aggregation='sum'), but what layers keep is averaged over the workers"),
+        (
+            "steps",
+            "the PyDataset in x has 5 batches, which steps_per_epoch 2 does not divide, so Keras ends an epoch before its last",
+        ),
         ("weights", "sample_weight has one, other, but y has first, second; give one array for each output"),
     ],
 )

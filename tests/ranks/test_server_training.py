@@ -140,6 +140,8 @@ def test_a_simulation_does_not_depend_on_saves_and_stops(fork_server: ForkServer
     options = (*DOWNPOUR, "--set", "model.norm=true", "--simulate", "4")
     stop = ("--checkpoint-every", "3", "--max-steps")
     train(fork_server, "run", 1, *options)
+    train(fork_server, "saved", 1, *options, "--checkpoint-every", "3")
+    assert found("saved") == found("run"), "saved, and not stopped"
     train(fork_server, "stopped", 1, *options, *stop, "31", code=STOPPED)
     shutil.copytree("stopped", "taken-over")
     train(fork_server, "stopped", 1, *options, *stop, "80", code=STOPPED)

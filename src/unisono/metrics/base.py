@@ -47,6 +47,11 @@ class Metric(ABC):
         None."""
         return None
 
+    def recordable_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor | None:  # noqa: ARG002
+        """Local: returns the numbers of `sums` by work on the device alone, which can be recorded and repeated for other batches of
+        these shapes: it neither waits for the device nor keeps anything. None where that cannot be, as for a user's code."""
+        return None
+
     @abstractmethod
     def value(self, sums: Sums) -> float:
         """Pure: returns the metric of the samples whose sums these are; NaN where there are no samples."""

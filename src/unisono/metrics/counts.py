@@ -37,6 +37,8 @@ QUOTIENTS: Mapping[str, Quotient] = MappingProxyType(
 )
 NUM_COUNTS = 3
 """Of each class: how often it was hit, predicted and true."""
+MOST_COMPARED = 2**28
+"""Targets times classes that are compared at once, a byte each."""
 
 
 class ClassCounts(Metric):
@@ -51,20 +53,39 @@ class ClassCounts(Metric):
         self.reading: Reading = reading
 
     def sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
+        decided = self._decide(outputs, targets, weights)
+        counts = _counts_of_labels(decided) if decided.multi_label else _counts_of_classes(decided, self.label)
+        return self._kept(counts, decided)
+
+    def recordable_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor | None:
+        decided = self._decide(outputs, targets, weights)
+        if decided.multi_label:
+            return self._kept(_counts_of_labels(decided), decided)
+        if weights is not None or decided.truth.numel() * decided.num_classes > MOST_COMPARED:
+            return None
+        return self._kept(_counts_by_comparison(decided), decided)
+
+    def value(self, sums: Sums) -> float:
+        hit, predicted, true = sums.reshape(NUM_COUNTS, -1)
+        if np.isneginf(true).any():
+            raise UsageError(
+                f"{self.label}: some targets are not in 0..{len(true) - 1} but the model has {len(true)} classes; "
+                "number the classes from 0"
+            )
+        return self._value(hit, predicted, true) if sums.any() else float("nan")
+
+    def _decide(self, outputs: Any, targets: Any, weights: Tensor | None) -> Decisions:
+        """Returns the decisions of a batch; refuses labels that may hold together where the metric needs classes."""
         decided = decisions_of(outputs, targets, weights, self.reading, self.label)
         if self.exclusive and decided.multi_label:
             raise UsageError(
                 f"{self.label} needs one class for each sample, but these targets have several labels; use e.g. f1_macro"
             )
-        return self._counts(decided)
+        return decided
 
-    def value(self, sums: Sums) -> float:
-        hit, predicted, true = sums.reshape(NUM_COUNTS, -1)
-        return self._value(hit, predicted, true) if sums.any() else float("nan")
-
-    def _counts(self, decided: Decisions) -> Tensor:
-        """Returns the three counts of each class or label, one behind the other."""
-        return _counts_of_labels(decided) if decided.multi_label else _counts_of_classes(decided, self.label)
+    def _kept(self, counts: Tensor, decided: Decisions) -> Tensor:  # noqa: ARG002
+        """Returns those of the counts, three of each class or label one behind the other, that are added up."""
+        return counts
 
     @abstractmethod
     def _value(self, hit: Counts, predicted: Counts, true: Counts) -> float:
@@ -92,6 +113,22 @@ def _counts_of_classes(decided: Decisions, label: str) -> Tensor:
     return torch.cat((hit, count(predicted, counted), count(truth, counted)))
 
 
+def _counts_by_comparison(decided: Decisions) -> Tensor:
+    """Returns what `_counts_of_classes` does where no sample has a weight, without a wait for the device: as the host does not see
+    the targets, all counts are -inf where one of them is no class."""
+    predicted, truth, num_classes = decided.predicted.flatten(), decided.truth.flatten(), decided.num_classes
+    is_wrong = (truth < 0) | (truth >= num_classes)
+    if decided.importance is not None:
+        is_ignored = decided.importance.flatten() == 0
+        is_wrong = is_wrong & ~is_ignored
+        predicted = predicted.masked_fill(is_ignored, num_classes)
+        truth = truth.masked_fill(is_ignored, num_classes)
+    classes = torch.arange(num_classes, device=truth.device)
+    is_predicted, is_true = predicted.unsqueeze(1) == classes, truth.unsqueeze(1) == classes
+    counts = torch.cat([which.sum(0, dtype=torch.float64) for which in (is_predicted & is_true, is_predicted, is_true)])
+    return counts.masked_fill(is_wrong.any(), -torch.inf)
+
+
 def _counts_of_labels(decided: Decisions) -> Tensor:
     """Returns for each label the weight where it is rightly predicted, predicted, and true, one behind the other."""
     others = [axis for axis in range(decided.truth.dim()) if axis != 1]
@@ -116,8 +153,7 @@ class ClassQuotient(ClassCounts):
         """Pure: returns the average of samples with these sums; their number tells the outputs of the model."""
         return self.average or (BINARY if len(sums) == NUM_COUNTS else MACRO)
 
-    def _counts(self, decided: Decisions) -> Tensor:
-        counts = super()._counts(decided)
+    def _kept(self, counts: Tensor, decided: Decisions) -> Tensor:
         return counts.view(NUM_COUNTS, 2)[:, 1] if decided.one_output and self.average in (None, BINARY) else counts
 
     def _value(self, hit: Counts, predicted: Counts, true: Counts) -> float:

@@ -16,22 +16,33 @@ from unisono.model.losses.base import Reading
 from unisono.model.targets import as_labels
 
 ON_HOST = (torch.float32, torch.float64)
+MOST_TOTALS = 64
+"""Totals whose constants are kept: a training has a few sizes of batches, a stream of sentences has many."""
 
 
 class HitsAndTotal:
-    """Makes [hits, total] for a known total in one operation: the constants of the newest total are kept."""
+    """Makes [hits, total] for a known total in one operation, with constants that are kept for the first totals."""
 
     def __init__(self) -> None:
-        self._constants: tuple[int, torch.device, Tensor, Tensor] | None = None
+        self._constants: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
 
     def of(self, num_hits: Tensor, total: int) -> Tensor:
         """Local: returns [num_hits, total]; `num_hits` is a tensor with one number, on any device."""
-        if self._constants is None or self._constants[0] != total or self._constants[1] != num_hits.device:
-            total_only, hits_only = torch.zeros(2, 2, dtype=torch.float64, device=num_hits.device)
-            total_only[1].fill_(total)
-            hits_only[0].fill_(1)
-            self._constants = (total, num_hits.device, total_only, hits_only)
-        return torch.addcmul(self._constants[2], self._constants[3], num_hits)
+        found = self._constants.get((total, num_hits.device))
+        if found is None:
+            found = self._make(total, num_hits.device)
+        return torch.addcmul(*found, num_hits)
+
+    def _make(self, total: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Returns [0, total] and [1, 0] on this device."""
+        total_only, hits_only = torch.zeros(2, 2, dtype=torch.float64, device=device)
+        total_only[1].fill_(total)
+        hits_only[0].fill_(1)
+        # Recorded work goes on reading what it has read, so nothing kept is ever dropped; and what is made while work is recorded
+        # has no values before that work runs.
+        if len(self._constants) < MOST_TOTALS and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            self._constants[total, device] = total_only, hits_only
+        return total_only, hits_only
 
 
 def share(hits: Tensor, counted: Tensor | None) -> Tensor:
@@ -58,6 +69,9 @@ class Accuracy(Metric):
             return self._pair.of((outputs.argmax(1) == targets).count_nonzero(), targets.numel())
         decided = decisions_of(outputs, targets, weights, self.reading, self.label)
         return share(decided.predicted == decided.truth, decided.importance)
+
+    def recordable_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
+        return self.sums(outputs, targets, weights)
 
     def quick_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> tuple[float, ...] | None:
         if weights is not None or not self._counts_all or not is_classes(outputs, targets):
@@ -91,6 +105,9 @@ class TopAccuracy(Metric):
         truth = as_labels(outputs, targets, self.label)
         hits = (outputs.topk(self.k, dim=1).indices == truth.unsqueeze(1)).any(1)
         return share(hits, importance_of(truth, weights, self.reading, self.label))
+
+    def recordable_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
+        return self.sums(outputs, targets, weights)
 
     def value(self, sums: Sums) -> float:
         return ratio(sums[0], sums[1])

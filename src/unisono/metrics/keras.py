@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -65,6 +66,11 @@ class KerasMetric(Metric):
             )
         return float(found.item())
 
+    def refuse_several(self) -> None:
+        """Local: refuses a metric that returns several numbers, before any sample is counted."""
+        with suppress(ArithmeticError, ValueError):  # of one that has no value then
+            self.value(np.zeros(self._where.stop - self._where.start))
+
 
 def _direction(metric: Any, name: str) -> bool | None:
     """Pure: whether higher is better, as Keras or the user's class or function says it, else by the name."""
@@ -76,9 +82,10 @@ def _direction(metric: Any, name: str) -> bool | None:
 
 
 def keras_metrics(pure: Pure) -> Sequence[KerasMetric]:
-    """Local: returns the metrics of a compiled model, once they are built."""
+    """Local: returns the metrics of a compiled model, once they are built; refuses those that return several numbers."""
     found, start = list[KerasMetric](), 0
     for number, (name, metric) in enumerate(pure.metrics):
         found.append(KerasMetric(pure, metric, name, start, number >= pure.num_compiled))
+        found[-1].refuse_several()
         start += sum(prod(variable.shape) for variable in metric.variables)
     return found

@@ -35,6 +35,9 @@ class MeanError(Metric):
         wide = across(weights.to(torch.float64), errors, self.label).expand(errors.shape)
         return torch.stack(((errors * wide).sum(), wide.sum()))
 
+    def recordable_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
+        return self.sums(outputs, targets, weights)
+
     def value(self, sums: Sums) -> float:
         return self.finish(ratio(sums[0], sums[1]))
 
@@ -59,6 +62,9 @@ class Determination(Metric):
         if weights is not None:
             parts = parts * across(weights.to(torch.float64), targets, self.label)
         return parts.sum(1).flatten()
+
+    def recordable_sums(self, outputs: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
+        return self.sums(outputs, targets, weights)
 
     def value(self, sums: Sums) -> float:
         weight, first, second, error = sums.reshape(4, -1)

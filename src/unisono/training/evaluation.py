@@ -22,6 +22,16 @@ def evaluation_batch(global_batch: int, size: int) -> int:
     return max(64, 2 * -(-global_batch // size))
 
 
+class AddsBatches(Protocol):
+    """Evaluates batches on a device without a wait for it."""
+
+    def begin(self) -> None:
+        """Begins an evaluation."""
+
+    def add(self, batch: Any, found: Accumulator) -> None:
+        """Evaluates a batch and adds its sums to those found."""
+
+
 class Evaluates(Protocol):
     """The methods of a replica that an evaluation uses."""
 
@@ -60,6 +70,8 @@ class EvaluationPlan:
     shards: Shards | None = None
     batches: Callable[[slice, int], Iterator[tuple[slice, Any]]] | None = None
     """The batches of a range, of data that lie on the device; None where they are read from the source."""
+    captured: AddsBatches | None = None
+    """Evaluates batches of the replica as recorded work; None where each runs as it is."""
 
 
 def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: EvaluationPlan, prefix: str) -> dict[str, float] | None:
@@ -71,6 +83,8 @@ def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: Evalu
     found, shards = Accumulator(plan.metrics), plan.shards
     stage = TEST if prefix == "test_" else VALIDATION
     adapter.begin(stage)
+    if plan.captured is not None:
+        plan.captured.begin()
     parts, own = (comm.size, range(comm.rank, comm.rank + 1)) if shards is None else (shards.number, shards.own)
     mine = slice(cut(len(source), parts, own.start).start, cut(len(source), parts, own.stop - 1).stop)
     is_whole = True
@@ -80,9 +94,10 @@ def evaluate(comm: Communicator, adapter: Evaluates, source: Source, plan: Evalu
         mine_of_part = cut(len(source), parts, part)
         of_source = partial(batches_in_order, source)
         for where, arrays in (plan.batches or of_source)(mine_of_part, plan.batch):
-            seen = adapter.evaluate(arrays)
-            loss_sum = 0.0 if seen.loss_sum is None else seen.loss_sum
-            found.add(seen.outputs, seen.targets, seen.weights, loss_sum, seen.loss_weight)
+            if plan.captured is not None:
+                plan.captured.add(arrays, found)
+            else:
+                found.add_evaluated(adapter.evaluate(arrays))
             if plan.tell is not None:
                 plan.tell(where.stop - mine.start, mine.stop - mine.start)
             if plan.stop_requested is not None and plan.stop_requested() and where.stop < mine.stop:

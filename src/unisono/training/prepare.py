@@ -45,19 +45,20 @@ class Job:
 
 
 def without_goals(resolved: ResolvedTask, names_epochs: bool) -> tuple[ResolvedTask, list[str]]:
-    """Pure: the task without monitor, target, patience and best weights, if the training uses all data and so has no validation,
-    and a note on these. Refuses a task that ends by them, unless somebody has said how many epochs it trains (`names_epochs`)."""
+    """Pure: the task without monitor, target, patience and best weights, if the training uses all data (but for validation data of
+    another source), and a note on these. Refuses a task that ends by them, unless somebody has said how many epochs it trains
+    (`names_epochs`)."""
     if resolved.division is None or resolved.division["fold"] is not None:
         return resolved, []
     task = resolved.task
     ends = [f"{name} {getattr(task, name)}" for name in ("patience", "target") if getattr(task, name) is not None]
     if ends and not names_epochs:
         raise UsageError(
-            f"the task ends its training by validation data ({', '.join(ends)}), which --all-data trains on; give the number of "
-            "epochs (--epochs)"
+            f"the task ends its training by validation data ({', '.join(ends)}), by which --all-data does not end; give the number "
+            "of epochs (--epochs)"
         )
     goals = [*ends, *([] if task.monitor is None else [f"monitor {task.monitor}"]), *(["weights best"] * (task.weights == BEST))]
-    note = f"without validation data {', '.join(goals)} of the task has no effect; it trains {task.epochs} epochs"
+    note = f"with --all-data or --from-study {', '.join(goals)} of the task has no effect; it trains {task.epochs} epochs"
     task = replace(task, monitor=None, target=None, patience=None, weights=None)
     return replace(resolved, task=task), [note] * bool(goals)
 

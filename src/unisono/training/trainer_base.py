@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -29,6 +29,9 @@ from unisono.training.progress import INTERRUPTED, NOT_FINITE, PRUNED, Progress
 from unisono.training.run_folder.weights import weights_of
 from unisono.training.run_hooks import RunHooks
 from unisono.training.training_parts import TrainingParts
+
+if TYPE_CHECKING:
+    from unisono.training.captured_evaluation import CapturedEvaluation
 
 
 @dataclass(kw_only=True)
@@ -62,6 +65,8 @@ class TrainerBase(ABC):
         """Loss and metrics of an epoch that was cut short."""
         self.save_requested = False
         """Whether the state is to be saved as soon as it can be."""
+        self.captured_evaluation = self._capture_evaluations()
+        """Evaluates batches as recorded work; None where each runs as it is."""
         self.gpu_notes: list[str] = []
         """What was said about how steps are computed."""
         self._began = perf_counter()
@@ -223,8 +228,19 @@ class TrainerBase(ABC):
             self.stop_requested,
             self._evaluation_shards(),
             self.parts.resident.batches_of(source),
+            self.captured_evaluation,
         )
-        return evaluate(self.comm, self.adapter, source, plan, prefix)
+        found = evaluate(self.comm, self.adapter, source, plan, prefix)
+        self._say_notes()
+        return found
+
+    def _capture_evaluations(self) -> CapturedEvaluation | None:
+        recorder = self.adapter.recorder
+        if recorder is None:
+            return None
+        from unisono.training.captured_evaluation import CapturedEvaluation
+
+        return CapturedEvaluation(self.adapter, recorder, self.parts.metrics)
 
     def _evaluation_shards(self) -> Shards | None:
         """Local: the parts of an evaluation where its bits do not depend on where each is computed; None where each rank has

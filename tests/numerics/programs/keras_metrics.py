@@ -66,6 +66,7 @@ CASES: dict[str, tuple[Any, Any, str, Any, Sequence[Any]]] = {
     "own binary": (BINARY, BITS, "sigmoid", own, ("kappa",)),
     "hinge": (FLAT, ROWS, "softmax", "categorical_hinge", ("auc",)),
     "one output": (BINARY, BITS, "sigmoid", "binary_crossentropy", (keras.metrics.F1Score(threshold=0.5),)),
+    "several": (FLAT, ROWS, "softmax", "categorical_crossentropy", (keras.metrics.F1Score(),)),
     "counts": (BINARY, BITS, "sigmoid", "binary_crossentropy", (keras.metrics.FalsePositives(), spread)),
 }
 
@@ -101,6 +102,6 @@ for name, (inputs, targets, activation, loss, metrics) in CASES.items():
         done = un.train(task, out=str(FOLDER / name.replace(" ", "-")), show=False)
         found[name] = {key: done.summary[key] for key in ("metrics", "higher_is_better", "monitor_metric", "reading")}
     except un.UsageError as error:
-        found[name] = {"refused": str(error)}
+        found[name] = {"refused": str(error), "has begun": (FOLDER / name.replace(" ", "-") / "metrics.jsonl").exists()}
 np.savez(FOLDER / "outputs.npz", **arrays)
 (FOLDER / "found.json").write_text(json.dumps(found))

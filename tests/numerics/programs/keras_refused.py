@@ -104,6 +104,20 @@ def wrong_at_the_end() -> Splits:
     return Splits(train=(np.eye(8, 4, dtype=np.float32), labels[:, None]))
 
 
+def of_two_outputs() -> Splits:
+    rows = np.eye(8, 4, dtype=np.float32)
+    return Splits(train=(rows, (rows[:, :, None], rows[:, :1])))
+
+
+def one_masked() -> Any:
+    """A model of two outputs, of which one has a mask."""
+    given = keras.Input((4,))
+    steps = L.Dense(1)(L.Masking()(L.Reshape((4, 1))(given)))
+    model = keras.Model(given, [steps, L.Dense(1)(given)])
+    model.compile(loss=["mse", "mse"])
+    return model
+
+
 CROSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "unbuilt": (lambda: keras.Sequential([L.Dense(3)]), {"loss": "cross_entropy"}),
@@ -136,6 +150,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "shape": (lambda: keras.Sequential([keras.Input((7,)), L.Dense(3)]), {"loss": "cross_entropy"}),
     "a regression": (lambda: plain(L.Dense(1)), {"loss": "mse", "metrics": ("kappa",)}),
     "a label of 2": (lambda: plain(L.Dense(1, activation="sigmoid"), loss="binary_crossentropy"), {"data": wrong_at_the_end}),
+    "one of two with a mask": (one_masked, {"data": of_two_outputs}),
     "made already": (partial(plain), {"loss": "cross_entropy"}),
 }
 
@@ -150,8 +165,9 @@ def message(make: Callable[[], Any], settings: dict[str, Any]) -> str:
             "allreduce",
             single_process_communicator(torch.device("cpu")),
         ).adapter
-        adapter.evaluate(data)
-        adapter.forward_backward(data, StreamKey(0, 0, 0))
+        batch = settings["data"]().train.read(np.arange(8))
+        adapter.evaluate(batch)
+        adapter.forward_backward(batch, StreamKey(0, 0, 0))
     except UsageError as error:
         return str(error)
     return ""

@@ -172,6 +172,8 @@ def results(make: Callable[[Callable[[], Any]], Any]) -> dict[str, Any]:
         "predict steps alone": lambda: as_lists(make(small).predict(x[:39], steps=3, verbose=0)),
         "PyDataset": lambda: seen_of(make(small), 5),
         "PyDataset in parts": lambda: seen_of(make(small), 4, steps_per_epoch=2, epochs=3),
+        "PyDataset in part": lambda: seen_of(make(small), 5, steps_per_epoch=2, epochs=2),
+        "PyDataset evaluated": lambda: as_lists(make(small).evaluate(Batches(4, 1.0), steps=7, verbose=0)),
         "list of weights": lambda: fitted(of_lists, x, targets, sample_weight=each, validation_data=(x, targets, each)),
         "dict of weights": lambda: fitted(of_dicts, x, both, sample_weight=weights, validation_data=(x, both, weights)),
         "weights evaluated": lambda: as_lists(of_dicts.evaluate(x, both, BATCH, sample_weight=weights, verbose=0)),
@@ -214,6 +216,7 @@ def main() -> None:
         "sum": refused(
             lambda: fitted(shared(lambda: start(keras.Sequential([keras.Input((4,)), Summing(), keras.layers.Dense(3)]))), x, y)
         ),
+        "steps": refused(lambda: shared(small).fit(Batches(5), steps_per_epoch=2, epochs=3, verbose=0)),
         "weights": refused(
             lambda: fitted(shared(lambda: two_outputs(as_dict=True)), x, {"first": y, "second": x[:, :1]}, sample_weight=names)
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from unisono.comm.base import Communicator
 from unisono.comm.single_process import single_process_communicator
 from unisono.errors import UsageError
 from unisono.metrics import Accumulator, Metric, resolve_metrics
+from unisono.metrics.counts import ClassCounts
+from unisono.metrics.find_metrics import OF_LOGITS
+from unisono.metrics.hits import MOST_TOTALS, HitsAndTotal
 from unisono.testing.thread_communicator import run_threads
 
 COUNTED = ("accuracy", "top_2_accuracy", "balanced_accuracy", "precision", "recall_weighted", "f1", "f1_micro", "kappa", "mean_iou")
@@ -92,6 +96,46 @@ def test_any_division_gives_the_same_errors_but_for_rounding(num_samples: int, b
     expected = whole(ROUNDED, data)
     for found in run_threads(2, lambda comm: evaluate(comm, resolve_metrics(ROUNDED), cuts, batch, data)):
         assert found == pytest.approx(expected, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=25, derandomize=True)
+@given(num_samples=st.integers(1, 60), seed=st.integers(0, 1000), kind=st.sampled_from(["plain", "weighted", "ignored"]))
+def test_sums_that_can_be_recorded_are_the_same(num_samples: int, seed: int, kind: str) -> None:
+    outputs, targets, *weights = samples(num_samples, seed)[: 3 if kind == "weighted" else 2]
+    reading = OF_LOGITS
+    if kind == "ignored":
+        targets, reading = torch.where(outputs[:, 0] > 0.3, -1, targets), replace(OF_LOGITS, ignore_label=-1)
+    numbers = (outputs.flip(0) + 1, *weights)
+    for name in (*COUNTED, *ROUNDED):
+        (metric,) = resolve_metrics([name], replace(reading, predicts=None) if name in ROUNDED else reading)
+        given = (outputs, *numbers) if name in ROUNDED else (outputs, targets, *weights)
+        found = metric.recordable_sums(*given)
+        waits = kind == "weighted" and isinstance(metric, ClassCounts)
+        assert (found is None) == waits, name
+        if found is not None:
+            assert found.numpy().tobytes() == metric.sums(*given).numpy().tobytes(), name
+    for own in (*GATHERED, right, ordered):
+        assert resolve_metrics([own])[0].recordable_sums(outputs, targets) is None
+
+
+def test_a_label_that_is_no_class_is_refused_when_the_value_is_read() -> None:
+    (metric,) = resolve_metrics(["f1_macro"])
+    outputs = torch.eye(3)
+    sums = [metric.recordable_sums(outputs, torch.tensor(targets)) for targets in ([0, 1, 3], [0, 1, 2])]
+    assert sums[0] is not None and sums[1] is not None
+    with pytest.raises(UsageError, match=r"some targets are not in 0\.\.2"):
+        metric.value((sums[0] + sums[1]).numpy())
+
+
+def test_an_accuracy_keeps_what_recorded_work_reads() -> None:
+    pair = HitsAndTotal()
+    hits = torch.tensor(3)
+    first = pair.of(hits, 5)
+    kept = pair._constants[5, hits.device]
+    for total in range(2 * MOST_TOTALS):
+        assert pair.of(hits, total).tolist() == [3, total]
+    assert pair._constants[5, hits.device] is kept and len(pair._constants) == MOST_TOTALS
+    assert pair.of(hits, 5).equal(first)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

@@ -168,3 +168,12 @@ def test_an_own_loss_says_what_its_outputs_and_targets_are() -> None:
 def test_how_losses_of_torch_read_outputs(loss: Any, predicts: str | None, one_hot: bool | None) -> None:
     found = resolve_loss(loss).reading
     assert (found.predicts, found.one_hot) == (predicts, one_hot)
+
+
+@pytest.mark.parametrize("function", [functional.cross_entropy, functional.nll_loss])
+def test_the_label_that_a_partial_ignores_counts_in_no_metric(function: Any) -> None:
+    counted = LABELS != 2
+    reading = resolve_loss(partial(partial(function, ignore_index=2), reduction="none")).reading
+    for name, reference in (("accuracy", sk.accuracy_score), ("f1_macro", partial(sk.f1_score, average="macro", labels=range(C)))):
+        same(value(name, reading, SCORES, LABELS), reference(LABELS[counted], SCORES.argmax(1)[counted]))
+    assert resolve_loss(partial(function, reduction="none")).reading.ignore_label is None, "targets may be one-hot"

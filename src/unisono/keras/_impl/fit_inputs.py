@@ -97,8 +97,9 @@ def first_steps(source: Source, num_steps: int | None, batch: int | None) -> Sou
 def read_all(x: Any, num_steps: int | None, what: str) -> Source:
     """Local, blocking: reads a whole stream into memory, for evaluation."""
     stream = as_stream(x, num_steps, what)
+    num_steps = stream.num_steps if stream.length is None else min(stream.num_steps, stream.length)
     stream.begin_epoch()
-    batches = [as_nested_arrays(batch) for batch in islice(stream.read_passes(seed=0), stream.num_steps)]
+    batches = [as_nested_arrays(batch) for batch in islice(stream.read_passes(seed=0), num_steps)]
     stream.end_epoch()
     if not batches:
         raise UsageError(f"the {stream.kind} of {what} is empty; give at least one batch")

@@ -104,6 +104,7 @@ class SharedModel:
             validation = _evaluation_source(seen, validation_steps, validation_batch_size or batch_size, "validation_data")
             stream = as_stream(train, steps_per_epoch, "x", bool(shuffle)) if is_stream(train) else None
             if stream is not None:
+                stream.refuse_short_epochs(epochs - initial_epoch)
                 for name, value in (("y", targets), ("sample_weight", weights), ("batch_size", batch_size)):
                     if value is not None:
                         raise UsageError(f"the {stream.kind} already determines {name}; leave {name} out")

@@ -21,11 +21,22 @@ class Stream:
     def __init__(self, x: Any, kind: str, num_steps: int, length: int | None) -> None:
         self.kind = kind
         self.num_steps = num_steps
+        self.length = length
         self.restarts_each_epoch = num_steps == length
         """Else it continues from epoch to epoch, and from pass to pass, as in Keras."""
         self._x = x
         self._begun: Iterator[Any] | None = None
         """The first pass, of which a batch was read already."""
+
+    def refuse_short_epochs(self, num_epochs: int) -> None:
+        """Refuses so many epochs if one of them would begin in one pass and end in the next: Keras ends it with the first, though
+        it then has fewer steps than the others."""
+        if self.length is None or num_epochs * self.num_steps <= self.length or self.length % self.num_steps == 0:
+            return
+        raise UsageError(
+            f"the {self.kind} in x has {self.length} batches, which steps_per_epoch {self.num_steps} does not divide, so Keras "
+            "ends an epoch before its last step; leave steps_per_epoch out, or give one that divides them"
+        )
 
     def first_batch(self) -> Any:
         """Reads the first batch, which the stream still begins with; None if there is none."""
@@ -71,22 +82,19 @@ class PyDatasetStream(Stream):
 
     def __init__(self, x: Any, num_steps: int, length: int | None, shuffles: bool) -> None:
         super().__init__(x, PY_DATASET, num_steps, length)
-        self._length = length
         self._shuffles = shuffles and length is not None
 
     def first_batch(self) -> Any:
         """As Keras, which builds the model with it between two calls of hooks. The first in its own order, as the last may be
         shorter."""
         self.begin_epoch()
-        found = self._x[0] if self._length != 0 else None
+        found = self._x[0] if self.length != 0 else None
         self.end_epoch()
         return found
 
     def read_pass(self, number: int) -> Iterator[Any]:  # noqa: ARG002
         positions = (
-            count()
-            if self._length is None
-            else iter(torch.randperm(self._length).tolist() if self._shuffles else range(self._length))
+            count() if self.length is None else iter(torch.randperm(self.length).tolist() if self._shuffles else range(self.length))
         )
         return (self._x[position] for position in positions)
 

@@ -30,6 +30,8 @@ OF_TORCH: Mapping[Any, tuple[str, bool]] = MappingProxyType(
     }
 )
 """Losses of torch -> what they read outputs as, and whether targets of the shape of the outputs are one-hot."""
+WITH_IGNORED = (functional.cross_entropy, functional.nll_loss)
+"""Functions of torch that leave out the samples with the label `ignore_index`."""
 WHY = "means of single workers cannot be combined into the exact mean over all workers"
 
 
@@ -41,7 +43,7 @@ class CustomLoss(Loss):
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.name = getattr(function, "__name__", type(function).__name__)
-        self.predicts, self.one_hot = _known(function)
+        self.predicts, self.one_hot, self.ignore_label = _known(function)
         parameters = _parameters_of(function)
         self._takes_weights = "weights" in parameters
         if _reduction(function, parameters) not in (None, "none"):
@@ -92,15 +94,17 @@ class CustomLoss(Loss):
         return summed, weight.detach().to(torch.float64).reshape(()) if isinstance(weight, Tensor) else float(weight)
 
 
-def _known(function: Callable[..., Any]) -> tuple[str | None, bool | None]:
-    """Returns what a loss of torch reads outputs as, and whether its targets are one-hot; None for any other function."""
+def _known(function: Callable[..., Any]) -> tuple[str | None, bool | None, int | None]:
+    """Returns what a loss of torch reads outputs as, whether its targets are one-hot, and the label that a partial of it ignores;
+    None for any other function."""
     options: dict[str, Any] = {}
     while isinstance(function, partial):
         options, function = {**function.keywords, **options}, function.func
     if isinstance(function, nn.PoissonNLLLoss) or function is functional.poisson_nll_loss:
-        return (LOGARITHMS if getattr(function, "log_input", options.get("log_input", True)) else NUMBERS), False
+        return (LOGARITHMS if getattr(function, "log_input", options.get("log_input", True)) else NUMBERS), False, None
     kind = type(function) if isinstance(function, nn.Module) else function
-    return OF_TORCH.get(kind, (None, None)) if isinstance(kind, (type, FunctionType)) else (None, None)
+    predicts, one_hot = OF_TORCH.get(kind, (None, None)) if isinstance(kind, (type, FunctionType)) else (None, None)
+    return predicts, one_hot, options.get("ignore_index") if kind in WITH_IGNORED else None
 
 
 def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

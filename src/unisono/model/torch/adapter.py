@@ -223,7 +223,7 @@ class TorchAdapter(ModelAdapter):
     # ---- evaluation ------------------------------------------------------------------------------------------------
 
     def begin(self, stage: str, step: int | None = None, epoch: int | None = None) -> None:
-        with nullcontext() if stage == TRAIN else self._evaluation_mode():
+        with nullcontext() if stage == TRAIN else self.evaluation_mode():
             self.body.begin(stage, step, epoch)
 
     def resume_epoch(self, epoch: int, first_step: int, step: int, partial_epoch: PartialEpochLog | None) -> None:
@@ -231,15 +231,15 @@ class TorchAdapter(ModelAdapter):
             self.body.resume_epoch(epoch, first_step, step, partial_epoch)
 
     def evaluate(self, batch: Any) -> Evaluated:
-        with self._evaluation_mode():
+        with self.evaluation_mode():
             return self.body.evaluate(self.model, self.to_device_batch(batch))
 
     def end(self, stage: str) -> Logged | None:
-        with nullcontext() if stage == TRAIN else self._evaluation_mode():
+        with nullcontext() if stage == TRAIN else self.evaluation_mode():
             return self.body.end(stage)
 
     @contextmanager
-    def _evaluation_mode(self) -> Iterator[None]:
+    def evaluation_mode(self) -> Iterator[None]:
         """In this context the model is in eval mode, and nothing computes gradients; the modes come back after it."""
         learning = [module for module in self.model.modules() if module.training]  # the user may keep some of them in eval mode
         self.model.eval()

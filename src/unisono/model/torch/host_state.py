@@ -28,14 +28,14 @@ class HostState:
         self._attributes = {name: _attributes_of(module) for name, module in self._modules}
         self._generators = _generators()
 
-    def change(self) -> str:
+    def change(self, with_generators: bool = True) -> str:
         """Says what has changed since; empty where nothing has."""
         for name, module in self._modules:
             before, now = self._attributes[name], _attributes_of(module)
             for key in [*before, *now]:
                 if before.get(key) != now.get(key):
                     return f"it changes {'.'.join(part for part in (name, key) if part)}, which is not a tensor in place"
-        for name, state in _generators().items():
+        for name, state in _generators().items() if with_generators else ():
             if state != self._generators[name] and name not in self._seeded:
                 return f"it draws from the generator of {name} on the host"
         return ""

@@ -1,4 +1,4 @@
 """What a study knows and leaves on disk: trials, store, database, result, kept models.
 
-Imported by many packages; imports data, files, search/, task, training, tuning and workers/.
+Imported by many packages; imports algorithms, data, files, search/, task, training, tuning and workers/.
 """

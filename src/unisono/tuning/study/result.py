@@ -77,6 +77,11 @@ def best_settings(folder: Path, task_file: Path, accept_changes: bool) -> BestSe
         )
     settings = settings_of(about, best)
     algorithm = settings.pop(ALGORITHM, "allreduce")
+    if "defaults" not in about:  # an older study was made with older ones
+        from unisono.algorithms.base import find_algorithm
+
+        older = find_algorithm(algorithm).older_defaults
+        settings = {**{f"algorithm.{name}": value for name, value in older.items()}, **settings}
     return BestSettings(settings, algorithm, epochs_of(about, best))
 
 

@@ -52,14 +52,17 @@ def make_study(folder: Path, about: Mapping[str, Any], accept_changes: bool = Fa
     there, here = read_study(folder), as_json(about)
     is_known = (here.get("sources") or {}) in known_sources(there)
     names = [name for name in SAME_STUDY if name != "sources" or not is_known]
-    found = [one for name in names for one in differences(_shown(name, there), _shown(name, here), name)]
+    meant = {**there.get("defaults", here.get("older_defaults", {})), **there.get("fixed", {})}
+    then, asked = {**there, "fixed": meant}, {**here, "fixed": {**here.get("defaults", {}), **here.get("fixed", {})}}
+    found = [one for name in names for one in differences(_shown(name, then), _shown(name, asked), name)]
     if there.get("captured") is not None and here.get("captured") not in known_captured(there):  # old studies have none
         found += differences(there["captured"], here.get("captured") or {}, CAPTURED)
     if there.get("sources") == here.get("sources"):  # other files may give other data, which are accepted with them
         before, now = there.get("samples") or here.get("samples") or {}, here.get("samples") or {}  # old studies have none
         found += [f"samples: {other}"] if (other := describe_other_data(before, now)) else []
     if found and (not accept_changes or not _are_of_sources(found)):
-        raise UsageError(_refusal(folder, there, here, found))
+        others = {name: meant[name] for name, value in here.get("defaults", {}).items() if meant.get(name, value) != value}
+        raise UsageError(_refusal(folder, there, here, found, others))
     _check_steps(folder, there, here)
     if found:
         there["samples"] = here.get("samples")
@@ -126,8 +129,11 @@ def _are_of_sources(found: Sequence[str]) -> bool:
     return all(one.startswith(("sources", "samples", CAPTURED)) for one in found)
 
 
-def _refusal(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], found: Sequence[str]) -> str:
-    """Returns the message that a folder holds another study, with the first differences and the remedy."""
+def _refusal(
+    folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], found: Sequence[str], others: Mapping[str, Any]
+) -> str:
+    """Returns the message that a folder holds another study, with the first differences and the remedy. `others` are settings whose
+    default was another when it was made."""
     more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     differ = f"{'; '.join(found[:SHOWN])}{more}"
     if _are_of_sources(found) and there.get("space") is None:
@@ -144,7 +150,9 @@ def _refusal(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any], fo
     what = "another task" if there.get("task") != here.get("task") else "a study with other settings"
     if any(one.startswith("space") for one in found):
         what = "a study with another space"
-    return f"{folder} holds {what}: {differ}. Trials of both cannot be compared; give another --out"
+    given = " ".join(f"--set {name}={value}" for name, value in others.items())
+    remedy = f"to resume it add {given}; else give another --out" if given else "give another --out"
+    return f"{folder} holds {what}: {differ}. Trials of both cannot be compared; {remedy}"
 
 
 def _check_steps(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:

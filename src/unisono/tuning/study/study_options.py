@@ -180,6 +180,7 @@ def description_of(
         **({} if about.get("captured") is None else {"captured": about["captured"]}),
         "space": about["space"],
         "fixed": about["fixed"],
+        **{name: about[name] for name in ("defaults", "older_defaults") if name in about},
         "first": about["first"],
         "objectives": [one._asdict() for one in objectives],
         "weights": about["weights"],

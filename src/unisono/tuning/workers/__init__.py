@@ -1,4 +1,5 @@
 """The coordinator, the blocks, the worker processes, and the messages between them.
 
-Imported by api, study/ and tuning; imports cluster, comm, data, files, launch, run, search/, stopping, study/, task and training.
+Imported by api, study/ and tuning; imports algorithms, cluster, comm, data, files, launch, run, search/, stopping, study/, task and
+training.
 """

@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from unisono.algorithms.base import find_algorithm
 from unisono.cluster.machine.worker_threads import set_threads
 from unisono.cluster.topology import Topology
 from unisono.comm.base import Communicator
@@ -95,6 +96,18 @@ class TaskTrialRunner(TrialRunner):
         """Settings that all trials share."""
         return {**self.changes, **self.space.fixed}
 
+    def _defaults(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the options of algorithms that no setting gives and whose default was another in earlier versions: as they are,
+        and all of them as they were."""
+        searched = {one.name: one for one in self.space.dimensions}
+        names = searched[ALGORITHM].boundary_values() if ALGORITHM in searched else [self.fixed.get(ALGORITHM, "allreduce")]
+        now, older = dict[str, Any](), dict[str, Any]()
+        for kind in map(find_algorithm, names):
+            for option, value in kind.older_defaults.items():
+                if (setting := f"algorithm.{option}") not in searched:
+                    older[setting], now[setting] = value, getattr(kind.Options(), option)
+        return {setting: value for setting, value in now.items() if setting not in self.fixed}, older
+
     def load(self) -> None:
         """Loads what all workers share. Computes nothing, so that this process may fork. Local, blocking."""
         self._load_data()
@@ -127,10 +140,13 @@ class TaskTrialRunner(TrialRunner):
         parts = prepare(config, single_process_communicator(), None, self.task, EarlierAttempt()).parts
         refuse_synchronised(parts.adapter.model, num_learning, parts.task.shards is not None)
         made = provenance(Path(self.file), None, ())
+        defaults, older_defaults = self._defaults()
         return {
             "task": changed.task.name or Path(self.file).stem,
             "space": self.space.to_dict(),
             "fixed": self.fixed,
+            "defaults": defaults,
+            "older_defaults": older_defaults,
             "first": defaults_of(parts.task, self.space, self.fixed),  # with the learning rate and optimizer of its front end
             "epochs": self.space.largest("epochs", changed.task.epochs),  # so that steps of two waves never have one number
             "metrics": dict(parts.comparable_metrics),

@@ -7,7 +7,7 @@ import random
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, cast
 
 import optuna
@@ -89,13 +89,16 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The time that making takes is that of the fake."""
-    monkeypatch.setattr("unisono.tuning.search.prefetch.perf_counter", lambda: Current.search.now)
+    """The time that making takes is that of the fake, in the tests that have one."""
+    monkeypatch.setattr(Current, "search", None)
+    monkeypatch.setattr(
+        "unisono.tuning.search.prefetch.perf_counter", lambda: perf_counter() if Current.search is None else Current.search.now
+    )
     yield
 
 
 class Current:
-    search: FakeSearch
+    search: FakeSearch | None = None
 
 
 @contextmanager

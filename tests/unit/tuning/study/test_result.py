@@ -36,6 +36,7 @@ from unisono.tuning.study.study import COMPLETE, FAILED, PRUNED, begin_record, e
 from unisono.tuning.study.study_file import make_study
 from unisono.tuning.study.trial_plan import Objective
 
+NEEDS_VALIDATION = "needs validation data, which --all-data and --from-study train on"
 OBJECTIVES = [Objective("val_accuracy", True), Objective("time_s", False)]
 
 
@@ -250,6 +251,17 @@ def test_the_best_settings_are_for_the_same_task_only(tmp_path: Path) -> None:
     assert best_settings(folder, file, accept_changes=True) == found
 
 
+def test_the_best_settings_of_an_older_study_are_with_the_defaults_that_it_had(tmp_path: Path) -> None:
+    file = tmp_path / "digits.py"
+    file.write_bytes(b"task = 1\n")
+    older = best_settings(of_one(tmp_path / "older", {**POINT, "algorithm": "downpour"}), file, accept_changes=False)
+    assert older.changes == {"algorithm.optimizer_on": "server", "algorithm.damping": "off", **FIXED, **POINT}
+    about = about_of(defaults={"algorithm.optimizer_on": "worker"})
+    records = (proposal_record(0, {**POINT, "algorithm": "downpour"}), end_record(0, 0, COMPLETE, [0.5, 1.0], 1.0))
+    study_in(tmp_path / "study", *records, about=about)
+    assert best_settings(tmp_path / "study", file, accept_changes=False).changes == {**FIXED, **POINT}
+
+
 def test_what_accepts_changes_does(tmp_path: Path) -> None:
     folder = of_one(tmp_path / "study", POINT)
     other = tmp_path / "renamed.py"
@@ -293,9 +305,14 @@ def test_the_last_training_has_the_mean_epochs_of_the_best_trials_parts(
     assert train_config(str(file), given).changes == {**point, "patience": 3, "epochs": expected or 60}
     assert train_config(str(file), {**given, "epochs": 4}).changes["epochs"] == 4
     for name, shown in (("patience", "--patience 3"), ("target", "--target 3"), ("monitor", "--best 3")):
-        for joined in (given, {"all_data": True}):
-            with pytest.raises(UsageError, match=f"{shown} needs validation data, which --all-data and --from-study train on"):
-                train_config(str(file), {**joined, "set": {name: 3}})
+        with pytest.raises(UsageError, match=f"{shown} {NEEDS_VALIDATION}"):
+            train_config(str(file), {**given, "set": {name: 3}})
+
+
+@pytest.mark.parametrize(("name", "shown"), [("patience", "--patience 3"), ("target", "--target 3"), ("monitor", "--best 3")])
+def test_goals_that_need_validation_data_are_refused_where_these_are_trained_on(name: str, shown: str) -> None:
+    with pytest.raises(UsageError, match=f"{shown} {NEEDS_VALIDATION}"):
+        train_config("task.py", {"all_data": True, "set": {name: 3}})
 
 
 # ---- models --------------------------------------------------------------------------------------------------------------

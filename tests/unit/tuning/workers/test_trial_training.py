@@ -25,6 +25,7 @@ from unisono.testing.thread_communicator import run_threads
 from unisono.training.run_hooks import RunHooks
 from unisono.training.trainer import Trainer
 from unisono.tuning.search.own_settings import ALGORITHM
+from unisono.tuning.study.study_file import make_study
 from unisono.tuning.workers import trial_training
 from unisono.tuning.workers.trial_training import TaskTrialRunner, boundary_points, put_aside
 
@@ -122,6 +123,27 @@ def test_the_first_trial_has_the_learning_rate_that_a_training_of_the_task_has(t
     )
     first = work(task, space + "when = { optimizer = 'sgd' }\n").describe()["first"]
     assert first == {"model.width": 4, "model.bias": True, "lr": 0.01, "optimizer": "sgd", "optimizer.momentum": 0.0}
+
+
+OF_DOWNPOUR: Mapping[str, Any] = {"algorithm__optimizer_on": "server", "algorithm__damping": "off"}
+
+
+@pytest.mark.parametrize("space", ["", "[algorithm]\nchoice = ['allreduce', 'downpour']\n"])
+def test_a_study_with_older_defaults_is_refused_with_the_options_that_it_had(space: str, task: str, tmp_path: Path) -> None:
+    """Downpour trains otherwise since its defaults changed, so trials of both cannot be compared."""
+    fixed: dict[str, Any] = {} if space else {"algorithm": "downpour"}
+    now = work(task, space, **fixed).describe()
+    make_study(tmp_path / "old", {name: value for name, value in now.items() if not name.endswith("defaults")})
+    told = (
+        r'fixed\.algorithm\.optimizer_on "server" before, "worker" now.*'
+        r"to resume it add --set algorithm\.optimizer_on=server --set algorithm\.damping=off; else give another --out"
+    )
+    with pytest.raises(UsageError, match=told):
+        make_study(tmp_path / "old", now)
+    if fixed:
+        make_study(tmp_path / "old", work(task, **fixed, **OF_DOWNPOUR).describe())
+    make_study(tmp_path / "new", now)
+    make_study(tmp_path / "new", now)
 
 
 def test_a_worker_with_other_data_than_the_study_is_refused(task: str) -> None:
