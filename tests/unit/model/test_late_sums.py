@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from unisono.model.late_sums import GROUP, LATEST, LateSums, Row
+from unisono.model.late_sums import GROUP, LateSums, Row
+from unisono.model.tail import LATEST
 
 
 def sums(step: int) -> list[float]:

@@ -11,44 +11,44 @@ from torch import nn
 
 from tests.unit.training.device_path import task_of, train_with
 from unisono.errors import UsageError
-from unisono.training.gpu_precision import BACKENDS, describe_precision, has_channels_last, lay_out, set_precision
+from unisono.training.determinism import SWITCHES
+from unisono.training.gpu_precision import describe_precision, has_channels_last, lay_out, set_tf32
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-PARTS = (BACKENDS.cuda.matmul, BACKENDS.cudnn.conv, BACKENDS.cudnn.rnn)
+PARTS = [SWITCHES[name] for name in ("cuda_matmul_precision", "cudnn_conv_precision", "cudnn_rnn_precision")]
 
 
 def test_tf32_is_refused_on_a_cpu() -> None:
     with (
         pytest.raises(UsageError, match=r"--precision tf32 is a form of float32 that NVIDIA GPUs have, .*; use float32"),
-        set_precision("tf32", CPU),
+        set_tf32(CPU),
     ):
         pass
 
 
-@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
-def test_a_process_is_as_it_was(precision: str) -> None:
-    before = [part.fp32_precision for part in PARTS]
-    with pytest.raises(ZeroDivisionError), set_precision(precision, GPU):
-        found = [part.fp32_precision for part in PARTS]
+def test_a_process_is_as_it_was() -> None:
+    before = [part.read() for part in PARTS]
+    found: list[Any] = []
+    with pytest.raises(ZeroDivisionError), set_tf32(GPU):
+        found += [part.read() for part in PARTS]
         raise ZeroDivisionError
-    assert found == (["tf32"] * 3 if precision == "tf32" else before)
-    assert [part.fp32_precision for part in PARTS] == before
+    assert found == ["tf32"] * 3
+    assert [part.read() for part in PARTS] == before
 
 
-def test_it_is_said_on_a_gpu() -> None:
-    assert describe_precision("bf16", CPU) == describe_precision("float32", CPU) == ""
-    assert describe_precision("bf16", GPU).startswith("precision bf16: products and convolutions in bfloat16")
-    assert describe_precision("tf32", GPU).startswith("precision tf32: products and convolutions of float32 are rounded")
-    with set_precision("tf32", GPU):
-        assert "products in TF32 (10 bits), convolutions in TF32" in describe_precision("float32", GPU)
+def test_it_is_said() -> None:
+    assert describe_precision("bf16").startswith("precision bf16: products and convolutions in bfloat16")
+    assert describe_precision("tf32").startswith("precision tf32: products and convolutions of float32 are rounded")
+    with set_tf32(GPU):
+        assert "products in TF32 (10 bits), convolutions in TF32" in describe_precision("float32")
 
 
 def test_channels_lie_last_where_a_gpu_wants_them() -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(3, 1))
-    for device, precision in ((CPU, "bf16"), (GPU, "float32"), (GPU, "tf32")):
-        assert lay_out(model, device, precision) == "" and not has_channels_last(model)
-    assert lay_out(nn.Linear(2, 2), GPU, "bf16") == ""
-    assert lay_out(model, GPU, "bf16") == "convolutions: channels lie last in memory" and has_channels_last(model)
+    for precision in ("float32", "tf32"):
+        assert lay_out(model, precision) == "" and not has_channels_last(model)
+    assert lay_out(nn.Linear(2, 2), "bf16") == ""
+    assert lay_out(model, "bf16") == "convolutions: channels lie last in memory" and has_channels_last(model)
 
 
 def test_an_order_in_memory_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
