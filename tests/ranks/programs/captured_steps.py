@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 
 import unisono as un
@@ -42,10 +41,8 @@ CASES: dict[str, dict[str, Any]] = {
 def shown(train: Train, comm: Communicator, name: str) -> str:
     case, tape = CASES[name], TapeRecorder()
     ways = [(tape, RESIDENT), (tape, HOST), (RefusingRecorder(), HOST), (None, HOST)]
-    found = [
-        train(case["task"], one, data, **{key: value for key, value in case.items() if key != "task"}, comm=comm)
-        for one, data in ways
-    ]
+    task, options = case["task"], {key: value for key, value in case.items() if key != "task"}
+    found = [train(task, recorder, data, comm=comm, **options) for recorder, data in ways]
     return json.dumps(
         {
             "case": name,
@@ -66,5 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    np.seterr(all="ignore")
     main()

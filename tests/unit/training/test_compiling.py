@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,29 @@ from torch import nn
 import unisono as un
 from tests.unit.training.device_path import expect_same, net, pictures, task_of, train_with
 from unisono.errors import UsageError
-from unisono.model.torch.body import LossBody
 from unisono.model.torch.compiled_loss import CompiledLoss
 from unisono.task.task import Task
 from unisono.training import compiling
 from unisono.training.compiling import choose, operations_of_sample
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-BODY = LossBody(None)
 
 
-def choice(task: Task, device: torch.device = GPU, before: str | None = None, steps: int = 5, body: Any = BODY) -> tuple[str, str]:
-    model = net() if device == CPU else net().to("meta")  # which is no CPU either
-    return choose(task, model, pictures().train, steps, before, body.prepares)
+class Placed:
+    """A model whose parameters say that they are on this device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def parameters(self) -> Iterator[Any]:
+        return (SimpleNamespace(device=self._device) for _ in net().parameters())
+
+
+def choice(
+    task: Task, device: torch.device = GPU, before: str | None = None, steps: int = 5, can_compile: bool = True
+) -> tuple[str, str]:
+    model: Any = Placed(device)
+    return choose(task, model, pictures().train, steps, before, can_compile)
 
 
 @pytest.fixture
@@ -71,14 +82,11 @@ def test_operations_are_counted() -> None:
 def test_what_cannot_be_compiled_is_refused() -> None:
     def own_step(self: Any, batch: Any) -> None: ...
 
-    class OfFramework(LossBody):
-        prepares = False
-
     with pytest.raises(UsageError, match="--compile on has no effect with a step of its own; leave it out"):
         choice(task_of(step=own_step, compile="on"))
     with pytest.raises(UsageError, match=r"--compile on has no effect with a Keras model or a LightningModule, .*; leave it out"):
-        choice(task_of(compile="on"), body=OfFramework(None))
-    assert choice(task_of(step=own_step)) == choice(task_of(), body=OfFramework(None)) == ("off", "")
+        choice(task_of(compile="on"), can_compile=False)
+    assert choice(task_of(step=own_step)) == choice(task_of(), can_compile=False) == ("off", "")
 
 
 # ---- the compiler ------------------------------------------------------------------------------------------------------
@@ -100,7 +108,7 @@ def test_a_broken_compiler_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the numbers of a training that is not compiled."""
     train = train_with(monkeypatch)
     expected = train(task_of(epochs=1))
-    monkeypatch.setattr("unisono.training.frontends.assemble.choose", lambda *_: ("on", "compiled, as it pays"))
+    monkeypatch.setattr("unisono.training.frontends.assemble._compiles", lambda *_, **__: ("on", "compiled, as it pays"))
     found = train(task_of(epochs=1))
     (said,) = found.said
     assert said.startswith("the model cannot be compiled, so it is computed as it is: ") and "no space for kernels" in said

@@ -11,11 +11,11 @@ from torch import nn
 
 from tests.unit.training.device_path import task_of, train_with
 from unisono.errors import UsageError
+from unisono.training.determinism import SWITCHES
 from unisono.training.gpu_precision import describe_precision, has_channels_last, lay_out, set_tf32
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-BACKENDS: Any = torch.backends
-PARTS = (BACKENDS.cuda.matmul, BACKENDS.cudnn.conv, BACKENDS.cudnn.rnn)
+PARTS = [SWITCHES[name] for name in ("cuda_matmul_precision", "cudnn_conv_precision", "cudnn_rnn_precision")]
 
 
 def test_tf32_is_refused_on_a_cpu() -> None:
@@ -27,15 +27,16 @@ def test_tf32_is_refused_on_a_cpu() -> None:
 
 
 def test_a_process_is_as_it_was() -> None:
-    before = [part.fp32_precision for part in PARTS]
+    before = [part.read() for part in PARTS]
+    found: list[Any] = []
     with pytest.raises(ZeroDivisionError), set_tf32(GPU):
-        found = [part.fp32_precision for part in PARTS]
+        found += [part.read() for part in PARTS]
         raise ZeroDivisionError
     assert found == ["tf32"] * 3
-    assert [part.fp32_precision for part in PARTS] == before
+    assert [part.read() for part in PARTS] == before
 
 
-def test_it_is_said_on_a_gpu() -> None:
+def test_it_is_said() -> None:
     assert describe_precision("bf16").startswith("precision bf16: products and convolutions in bfloat16")
     assert describe_precision("tf32").startswith("precision tf32: products and convolutions of float32 are rounded")
     with set_tf32(GPU):

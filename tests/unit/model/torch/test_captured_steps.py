@@ -27,6 +27,7 @@ from tests.unit.training.device_path import (
     STREAMED,
     Train,
     expect_same,
+    pictures,
     task_of,
     train_with,
 )
@@ -50,6 +51,7 @@ from unisono.metrics.base import Metric
 from unisono.metrics.hits import Accuracy
 from unisono.model.base import StreamKey
 from unisono.model.tail import LATEST
+from unisono.model.torch.body import LossBody
 from unisono.model.torch.captured_steps import MOST_SIZES
 from unisono.model.torch.recorder import PlainRecorder, Recorder
 from unisono.training.frontends import assemble
@@ -68,6 +70,11 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Train:
 def weighted() -> un.Splits:
     whole = un.Arrays(PICTURES, LABELS, np.linspace(0.2, 3.0, NUM + 10)).map_inputs(un.Scale(1 / 64))
     return un.Splits(whole.subset(np.arange(NUM)), validation=whole.subset(np.arange(NUM, NUM + 10)))
+
+
+def unvalidated() -> un.Splits:
+    """Without evaluations, which are recorded too."""
+    return un.Splits(pictures().train)
 
 
 def one_cycle(optimizer: torch.optim.Optimizer) -> Any:
@@ -123,7 +130,7 @@ def test_rates_of_other_optimizers_are_those_of_the_host_up_to_their_digits(trai
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adadelta"])
 def test_gradients_are_recorded_where_the_host_makes_the_update(train: Train, optimizer: str) -> None:
-    task, tape = task_of(optimizer=optimizer, optimizer_options={"fused": None}), TapeRecorder()
+    task, tape = task_of(data=unvalidated, optimizer=optimizer, optimizer_options={"fused": None}), TapeRecorder()
     found = train(task, tape, RESIDENT)
     assert tape.num_recorded == 2, "the gradient, for each size"
     expect_same(found, train(task, RefusingRecorder()))
@@ -131,19 +138,21 @@ def test_gradients_are_recorded_where_the_host_makes_the_update(train: Train, op
 
 def test_one_recording_holds_a_whole_step(train: Train) -> None:
     tape = TapeRecorder()
-    train(task_of(), tape)
+    train(task_of(data=unvalidated), tape)
     assert (tape.num_recorded, tape.num_repeated) == (2, 10 + 1), "two of each size run as they are"
 
 
 def test_accumulated_gradients_have_a_recording_each(train: Train) -> None:
     tape = TapeRecorder()
-    train(task_of(accumulate=2, epochs=4), tape)
+    train(task_of(data=unvalidated, accumulate=2, epochs=4), tape)
     assert tape.num_recorded == 5, "the first and the later micro-batch of two sizes, and the update"
 
 
 def test_local_steps_are_recorded(train: Train) -> None:
     tape = TapeRecorder()
-    found, expected = (train(task_of(**MOMENTUM), one, algorithm="local_sgd") for one in (tape, RefusingRecorder()))
+    found, expected = (
+        train(task_of(data=unvalidated, **MOMENTUM), one, algorithm="local_sgd") for one in (tape, RefusingRecorder())
+    )
     assert tape.num_recorded == 2
     expect_same(found, expected)
 
@@ -175,8 +184,7 @@ def test_a_model_that_cannot_be_recorded_runs_as_it_is(
         return train(with_first(make, **case), recorder, RESIDENT)
 
     found = run(TapeRecorder())
-    (said,) = found.said
-    assert said.startswith("steps are not recorded as a CUDA graph, so each takes longer: ")
+    (said,) = (text for text in found.said if text.startswith("steps are not recorded as a CUDA graph, so each takes longer: "))
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(said)
     expect_same(found, run(RefusingRecorder()))
@@ -279,6 +287,15 @@ def test_a_step_of_the_task_runs_as_it_is(train: Train) -> None:
     )
     found, expected = train(task, TapeRecorder()), train(task)
     assert found.captured.reason == "the task has a step of its own"
+    expect_same(found, expected)
+
+
+def test_a_body_that_computes_on_the_host_runs_as_it_is(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a LightningModule and a Keras model do."""
+    expected = train(task_of())
+    monkeypatch.setattr(LossBody, "host_code", "it logs on the host")
+    found = train(task_of(), TapeRecorder(), RESIDENT)
+    assert found.captured.reason == "it logs on the host" and len(found.said) == 1
     expect_same(found, expected)
 
 
