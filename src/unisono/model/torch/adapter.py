@@ -19,6 +19,7 @@ from unisono.model.targets import HALVES
 from unisono.model.torch.aliases import refuse_aliases
 from unisono.model.torch.body import Body, Outcome
 from unisono.model.torch.buffers import Buffers
+from unisono.model.torch.frozen_parameters import refuse_unfrozen
 from unisono.model.torch.own_step import StepFunction
 from unisono.model.torch.parameters import NO_GRADIENT, Empty, FlatParameters
 from unisono.model.torch.stored_batch import StoredBatch, Unprepared
@@ -122,7 +123,7 @@ class TorchAdapter(ModelAdapter):
 
     def backward(self, found: Outcome, part: FlatParameters, counted_by_host: bool = False) -> None:
         """Local: computes the gradients of a summed loss for a part of the model, and adds the sums of the batch to the tail."""
-        self._refuse_unfrozen()
+        refuse_unfrozen(self._frozen)
         if found.gradients is not None:
             part.add_gradients(found.gradients)
         elif isinstance(found.loss_sum, Tensor) and found.loss_sum.requires_grad:
@@ -139,7 +140,7 @@ class TorchAdapter(ModelAdapter):
 
     def skip(self, on_ready: Ready | None = None) -> None:
         """Local: does the step of a worker whose part of a short batch is empty."""
-        self._refuse_unfrozen()
+        refuse_unfrozen(self._frozen)
         part = self.parts[""]
         part.begin_backward()
         part.end_backward()
@@ -296,17 +297,6 @@ class TorchAdapter(ModelAdapter):
         return self.body.partial_epoch()
 
     # ---- small steps -----------------------------------------------------------------------------------------------
-
-    def _refuse_unfrozen(self) -> None:
-        """Local: refuses parameters that learn now and did not when the training began: they are in no vector."""
-        for name, parameter in self._frozen:
-            if parameter.requires_grad:
-                raise UsageError(
-                    f"{name} was frozen when the training began and is not any more, but its gradient is neither summed over the "
-                    "workers nor used; leave requires_grad on from the start and compute that part of the model under "
-                    "torch.no_grad() until then (what no batch uses is not changed), or make two trainings, the second with "
-                    "--init-from"
-                )
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Returns a context in which torch computes in bfloat16 where the precision is "bf16"."""

@@ -1,11 +1,15 @@
-"""Frozen parameters that the model changes itself, e.g. a momentum teacher: seen by their sums, in a few steps only."""
+"""Frozen parameters: those that the model changes itself, e.g. a momentum teacher, seen by their sums in a few steps only; and
+those that learn all at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isnan
 
 import torch
 from torch import nn
+
+from unisono.errors import UsageError
 
 
 class FrozenParameters:
@@ -28,3 +32,14 @@ class FrozenParameters:
 
     def _sums_now(self) -> list[float]:
         return [one.detach().sum(dtype=torch.float64).item() for _, one in self._frozen]
+
+
+def refuse_unfrozen(frozen: Sequence[tuple[str, nn.Parameter]]) -> None:
+    """Local: refuses parameters that learn now and did not when the training began: they are in no vector."""
+    for name, parameter in frozen:
+        if parameter.requires_grad:
+            raise UsageError(
+                f"{name} was frozen when the training began and is not any more, but its gradient is neither summed over the workers "
+                "nor used; leave requires_grad on from the start and compute that part of the model under torch.no_grad() until then "
+                "(what no batch uses is not changed), or make two trainings, the second with --init-from"
+            )
