@@ -39,7 +39,8 @@ def refuse_unfrozen(frozen: Sequence[tuple[str, nn.Parameter]]) -> None:
     for name, parameter in frozen:
         if parameter.requires_grad:
             raise UsageError(
-                f"{name} was frozen when the training began and is not any more, but its gradient is neither summed over the workers "
-                "nor used; leave requires_grad on from the start and compute that part of the model under torch.no_grad() until then "
-                "(what no batch uses is not changed), or make two trainings, the second with --init-from"
+                f"{name} was frozen when the training began and is not any more, but its gradient is neither summed over the "
+                "workers nor used; leave requires_grad on from the start and compute that part of the model under "
+                "torch.no_grad() until then (what no batch uses is not changed), or make two trainings, the second with "
+                "--init-from"
             )
