@@ -11,7 +11,7 @@ from unisono.data.source import Source
 from unisono.errors import UsageError
 from unisono.model.torch.body import call, num_rows
 from unisono.task.task import Task
-from unisono.training.frontends.try_out import first_samples
+from unisono.training.frontends.try_out import first_samples, without_learning
 
 BACKWARD = 3
 """Operations of a step, in those of its forward pass."""
@@ -58,15 +58,10 @@ def operations_of_sample(model: nn.Module, source: Source, device: torch.device)
 
     batch: Any = first_samples(source, model, device)
     inputs = batch[0] if isinstance(batch, tuple) else batch
-    learning = [module for module in model.modules() if module.training]  # the user may keep some of them in eval mode
-    model.eval()
     counter = FlopCounterMode(display=False)
     try:
-        with torch.no_grad(), counter:
+        with without_learning(model), counter:
             call(model, inputs)
     except (RuntimeError, NotImplementedError):
         return 0.0
-    finally:
-        for module in learning:
-            module.training = True
     return float(counter.get_total_flops()) / num_rows(inputs)

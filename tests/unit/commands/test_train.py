@@ -55,6 +55,7 @@ SAMPLES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("time_limit",), ("2h",)),
     "set": ("model.width=3",),
     "on_nan": ("skip",),
+    **dict.fromkeys(("capture", "resident"), ("off",)),
     "keep": ("7",),
 }
 """What some options are given; others take a number or a text."""

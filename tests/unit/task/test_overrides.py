@@ -90,7 +90,7 @@ def test_each_change_reaches_its_reader() -> None:
         ("epochs", "x", "--epochs must be a whole number of at least 1; received 'x'"),
         ("epochs", 0, "--epochs must be a whole number of at least 1; received 0"),
         ("lr", "fast", "--lr must be a finite number above 0; received 'fast'"),
-        ("precision", "fp8", "--precision must be one of float32, bf16; received 'fp8'"),
+        ("precision", "fp8", "--precision must be one of float32, tf32, bf16; received 'fp8'"),
         ("global_batch", 1e3, "--global-batch must be a whole number"),
         ("clip_norm", "x", "--set clip_norm must be a finite number above 0; received 'x'"),
         ("model.width", "(" * 5000, r"received '\({50,60}\.\.\.$"),
@@ -162,7 +162,7 @@ def test_every_option_of_its_own_is_a_setting_of_the_task() -> None:
         ({"model": 3}, "model of the task must be a function that returns it; received 3"),
         ({"name": 3}, "name of the task must be a string"),
         ({"monitor": 3}, "monitor of the task must be a string"),
-        ({"precision": "fp8"}, "precision of the task must be one of float32, bf16; received 'fp8'"),
+        ({"precision": "fp8"}, "precision of the task must be one of float32, tf32, bf16; received 'fp8'"),
     ],
 )
 def test_a_task_refuses_values_of_a_wrong_kind(settings: dict[str, Any], words: str) -> None:

@@ -194,7 +194,7 @@ class CapturedSteps:
         if change := before.change():
             self._give_up(f"the model keeps more than its tensors from step to step: {change}")
         elif not self._adapter.parts[""].used.all():
-            names = self._adapter.parts[""].unused_names()
+            names = self._adapter.parts[""].unused_names(self._adapter.parts[""].used)
             self._give_up(f"a batch did not use {names}, and whether one does is decided on the host")
 
     def _record(

@@ -378,9 +378,9 @@ class FlatParameters:
                 not_finite.copy_(torch.maximum(not_finite, ~torch.isfinite(vector.sum())))
                 vector.mul_(factor)
 
-    def unused_names(self) -> str:
-        """Local: the names of some parameters that got no gradient since `clear`."""
-        return ", ".join(self.layout.entries[number].name for number in np.flatnonzero(self.used == 0)[:MOST_NAMED])
+    def unused_names(self, uses: npt.NDArray[np.float64]) -> str:
+        """Local: the names of some parameters that were not used, as these flags say."""
+        return ", ".join(self.layout.entries[number].name for number in np.flatnonzero(uses == 0)[:MOST_NAMED])
 
     def update(self, settings: Sequence[Mapping[str, Any]], uses: npt.NDArray[np.float64], left_out: Tensor | None = None) -> None:
         """Local: makes one step of the optimiser. Parameters that no worker used are not changed, as in plain torch. `left_out`,
@@ -392,7 +392,7 @@ class FlatParameters:
                 return
             if self._is_slice:
                 raise UsageError(
-                    f"a batch did not use {self.unused_names()}, and several servers (--servers) cannot leave out single "
+                    f"a batch did not use {self.unused_names(uses)}, and several servers (--servers) cannot leave out single "
                     "parameters; use --servers 1"
                 )
             self._use_single_tensors(self._whole)

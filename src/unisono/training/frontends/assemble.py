@@ -144,7 +144,7 @@ def _compiles(
 ) -> tuple[str, str]:
     """Local, blocking for two samples: whether model and loss are compiled, "on" or "off", and what a user should know about it.
     `before` is what was decided for the run that is resumed."""
-    on_cpu = next(model.parameters()).device.type == "cpu"
+    on_cpu = all(one.device.type == "cpu" for one in model.parameters())
     if task.compile == "off" or (task.compile == "auto" and on_cpu and before != "on"):
         return "off", ""
     from unisono.training.compiling import choose
