@@ -58,14 +58,15 @@ class AllReduce(LockStepAlgorithm):
     def begin(self) -> None:
         """Local: prepares the first step of replicas that are equal already."""
         # A worker by itself sends nothing early: one bucket, whose gradients are copied at once instead of added to zeros.
-        # A recorded backward pass sends nothing early either.
-        in_buckets = self.comm.size > 1 and self.adapter.recorder is None
+        self.captured = self.adapter.captured_steps()
+        # A recorded backward pass sends nothing early either. What gives up later sends as before, as other ranks may not.
+        self._records = self.captured is not None and not self.captured.reason
+        in_buckets = self.comm.size > 1 and not self._records
         most_bytes = int(self.options.bucket_mb * 1e6) if in_buckets else sys.maxsize
         self._exchanges = {name: _Exchange(self.comm, part, most_bytes) for name, part in self.adapter.parts.items()}
         # A user's own step uses what each of its updates gave.
         self._waits = self.adapter.own_step is not None or self.adapter.waits_for_device
         self._statistics = RunningStatistics(self.adapter, self.comm.size)
-        self.captured = self.adapter.captured_steps()
 
     def step(self, micro_batches: Sequence[Any], at: StepInfo) -> Sequence[StepStats]:
         adapter = self.adapter
@@ -90,7 +91,7 @@ class AllReduce(LockStepAlgorithm):
         """Collective, blocking: computes the sums over all workers of gradient and tail, without an update. Returns the time, in
         nanoseconds of `perf_counter_ns`, at which this worker's own computation was over."""
         adapter, exchange = self.adapter, self._exchanges[""]
-        if self.captured is not None and micro_batches:
+        if self._records and self.captured is not None and micro_batches:
             votes = (at.stop, at.save)
             for number, batch in enumerate(micro_batches, 1):
                 key = at.key if number == len(micro_batches) else at.key._replace(micro=number)

@@ -77,8 +77,10 @@ class TorchAdapter(ModelAdapter):
         self._buffers = Buffers(model, empty)
         self.has_sample_losses = own_step is None
         self.notes: list[str] = []
-        self.is_captured = recorder is not None
+        self.is_captured = False
         """Whether its steps are recorded and repeated."""
+        self.num_evaluations = 0
+        """How often the model was put into eval mode."""
         self.aligns = aligns
         """Whether batches are copied to where torch puts its own tensors: kernels may round otherwise at an odd address."""
 
@@ -192,9 +194,9 @@ class TorchAdapter(ModelAdapter):
         if self._leaves_out:
             self.put_back_buffers(not_finite > 0)
 
-    def stop_capture(self) -> None:
-        """Local: notes that steps run as they are from now on."""
-        self.is_captured = False
+    def note_capture(self, is_captured: bool) -> None:
+        """Local: notes whether steps are recorded and repeated from now on."""
+        self.is_captured = is_captured
 
     def captured_steps(self) -> CapturedSteps | None:
         """Local: the recorded steps of this replica; None where each runs as it is."""
@@ -244,6 +246,7 @@ class TorchAdapter(ModelAdapter):
         """In this context the model is in eval mode, and nothing computes gradients; the modes come back after it."""
         learning = [module for module in self.model.modules() if module.training]  # the user may keep some of them in eval mode
         self.model.eval()
+        self.num_evaluations += 1
         try:
             with torch.no_grad(), self.autocast():  # not inference_mode: what a model keeps from here is used in training too
                 yield
@@ -300,9 +303,7 @@ class TorchAdapter(ModelAdapter):
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Returns a context in which torch computes in bfloat16 where the precision is "bf16"."""
-        if self.precision == "bf16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     def seed(self, key: StreamKey) -> None:
         """Local: seeds torch's generators: what they draw next is a function of the key alone."""

@@ -14,24 +14,24 @@ it is for the first times, in which libraries and compilers prepare themselves; 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from unisono.errors import UsageError
 from unisono.launch.excepthook import user_code_line
 from unisono.model.base import StreamKey
-from unisono.model.tail import HEAD, SAMPLES, SAVE, STOP, WEIGHT
+from unisono.model.tail import HEAD, SAMPLES, WEIGHT
 from unisono.model.torch.adapter import TorchAdapter
 from unisono.model.torch.host_state import HostState
 from unisono.model.torch.one_vector import has_own_step
 from unisono.model.torch.ordered_place import OrderedPlace, Position, position_of
 from unisono.model.torch.recorder import Recorder
 from unisono.model.torch.step_batches import ArraysPlace, num_samples_of, shape_of
+from unisono.model.torch.step_memory import NO_VOTES, GroupSettings, StepMemory, Votes
 from unisono.model.torch.stored_batch import StoredBatch
 
 WARM_UPS = 2
@@ -40,13 +40,6 @@ MOST_SIZES = 6
 """Sizes of batches for which steps are recorded; each keeps memory of its own."""
 VARYING = ("lr",)
 """Settings of an optimiser that a recorded update reads anew each time."""
-
-GroupSettings = Sequence[Mapping[str, Any]]
-
-
-Votes = tuple[bool, bool]
-"""Whether this worker requests a stop, and a checkpoint, with a step."""
-NO_VOTES = (False, False)
 
 
 class CapturedSteps:
@@ -60,6 +53,11 @@ class CapturedSteps:
         self._recordings: dict[Hashable, _Recording] = {}
         self._num_warm_ups: Counter[Hashable] = Counter()
         self._sizes: set[Hashable] = set()
+        self._updated_by: torch.optim.Optimizer | None = None
+        """The optimiser that made the last update."""
+        self._state: HostState | None = None
+        """What recordings read of the host."""
+        self._num_evaluations = adapter.num_evaluations
         self._weights: dict[Hashable, float | None] = {}
         """The weight of the batches of a step, where it is a plain number."""
         self._positions: dict[Hashable, list[Position]] = {}
@@ -80,7 +78,7 @@ class CapturedSteps:
             self._gradient_as_it_is(batch, key, votes, is_first=True)
             self._adapter.apply_on_device(settings)
 
-        def work(given: _Given) -> None:
+        def work(given: StepMemory) -> None:
             with self._adapter.parts[""].apart() if given.factor is not None else nullcontext():
                 self._compute(given, is_first=True)
                 self._update(settings, given)
@@ -91,7 +89,7 @@ class CapturedSteps:
     def gradient(self, batch: Any, key: StreamKey, votes: Votes, is_first: bool) -> None:
         """Adds the gradient of a micro-batch to the gradient, and its sums to the tail; the first begins both."""
 
-        def work(given: _Given) -> None:
+        def work(given: StepMemory) -> None:
             self._compute(given, is_first)
 
         is_repeated = self._run(
@@ -107,6 +105,11 @@ class CapturedSteps:
 
     def update(self, settings: GroupSettings) -> None:
         """The update from summed gradient and tail."""
+        running = _optimizer_of(self._adapter)
+        if self._updated_by not in (None, running):  # a parameter was left out by all others, and counts its own steps now
+            self._recordings.pop(("update",), None)
+            self.updates = False
+        self._updated_by = running
         # A worker without samples used nothing; which parameters the others used it hears from them.
         if not self._can_update(settings) or not self._adapter.parts[""].used.all():
             self._adapter.apply_on_device(settings)
@@ -120,7 +123,7 @@ class CapturedSteps:
 
     # ---- what is recorded ------------------------------------------------------------------------------------------
 
-    def _compute(self, given: _Given, is_first: bool) -> None:
+    def _compute(self, given: StepMemory, is_first: bool) -> None:
         adapter = self._adapter
         assert given.place is not None
         if is_first:
@@ -128,7 +131,7 @@ class CapturedSteps:
             adapter.clear_gradients(given.head)
         adapter.compute(given.place.read(), counted_by_host=is_first)
 
-    def _update(self, settings: GroupSettings, given: _Given) -> None:
+    def _update(self, settings: GroupSettings, given: StepMemory) -> None:
         with _as_recordable(_optimizer_of(self._adapter)):
             rated = [{**group, "lr": given.rates[number]} for number, group in enumerate(settings)]
             self._adapter.apply_on_device(rated, factor=given.factor)
@@ -147,7 +150,7 @@ class CapturedSteps:
         self,
         name: Hashable,
         as_it_is: Callable[[], None],
-        work: Callable[[_Given], None],
+        work: Callable[[StepMemory], None],
         batch: Any = None,
         key: StreamKey | None = None,
         votes: Votes = NO_VOTES,
@@ -155,6 +158,8 @@ class CapturedSteps:
     ) -> bool:
         """Repeats the recording of this name; before there is one, runs the work as it is, and then records it. Returns whether it
         was a recording."""
+        if self._num_evaluations != self._adapter.num_evaluations:
+            self._check_after_evaluation()
         found = self._recordings.get(name)
         if found is None and not self.reason:
             if self._num_warm_ups[name] < WARM_UPS:
@@ -175,6 +180,7 @@ class CapturedSteps:
             found.given.vote(votes)
         if settings:
             found.given.set_rates(settings)
+        if batch is not None and settings:  # a whole step, which keeps its sums
             self._adapter.tail.late.find_place()
         if key is not None:
             self._adapter.seed(key)
@@ -187,8 +193,7 @@ class CapturedSteps:
                 as_it_is()
             return
         self._adapter.seed(key)
-        on_host = self._adapter.device.type == "cpu"
-        before = HostState(self._adapter.model, getattr(self._adapter.body, "loss", None), ("torch",) if on_host else ())
+        before = self._host_state()
         with self._recorder.warming_up():
             as_it_is()
         if change := before.change():
@@ -200,7 +205,7 @@ class CapturedSteps:
     def _record(
         self,
         name: Hashable,
-        work: Callable[[_Given], None],
+        work: Callable[[StepMemory], None],
         batch: Any,
         key: StreamKey | None,
         settings: GroupSettings,
@@ -216,7 +221,7 @@ class CapturedSteps:
             given = self._given(name, batch, settings)
             if key is not None:
                 adapter.seed(key)
-            if settings:
+            if batch is not None and settings:
                 adapter.tail.late.find_place()
             repeat = self._recorder.record(lambda: work(given))
         except UsageError:
@@ -227,32 +232,48 @@ class CapturedSteps:
             self._give_up(f"{_first_line(error)}{where}")
             return None
         found = self._recordings[name] = _Recording(given, repeat)
+        adapter.note_capture(True)
+        self._state = self._state or self._host_state()
         return found
+
+    def _host_state(self) -> HostState:
+        on_host = self._adapter.device.type == "cpu"
+        return HostState(self._adapter.model, getattr(self._adapter.body, "loss", None), ("torch",) if on_host else ())
+
+    def _check_after_evaluation(self) -> None:
+        """Local: gives up if user code has changed since what recordings read: repetitions do not see it."""
+        self._num_evaluations = self._adapter.num_evaluations
+        if self._state is not None and not self.reason and (change := self._state.change(with_generators=False)):
+            self._give_up(f"an evaluation changes the model: {change}")
 
     def _give_up(self, reason: str) -> None:
         """Local: from now on every step runs as it is."""
         self.reason = reason
         self._recordings.clear()
-        self._adapter.stop_capture()
+        self._adapter.note_capture(False)
         self._adapter.notes.append(f"steps are not recorded as a CUDA graph, so each takes longer: {reason}")
 
-    def _given(self, name: Hashable, batch: Any, settings: GroupSettings) -> _Given:
+    def _given(self, name: Hashable, batch: Any, settings: GroupSettings) -> StepMemory:
         """The memory that a recording of this name reads."""
         adapter, device, weight = self._adapter, self._adapter.device, self._weights.get(name)
         rates = torch.zeros(len(settings), device=device)
         if batch is None:
-            return _Given(None, rates, torch.zeros(0, device=device), None)
+            return StepMemory(None, rates, torch.zeros(0, device=device), None)
         num_sums = HEAD + adapter.tail.metric_sums.numel()
         # Where the others hear of it, use flags are among it.
         head = torch.ones(num_sums if settings else adapter.tail.vector.numel(), dtype=torch.float64)
         head[:num_sums] = 0
         head[SAMPLES], head[WEIGHT] = num_samples_of(batch), weight or 0.0
-        factor = torch.tensor(1.0 / weight, device=device) if weight and settings and adapter.clip_norm is None else None
+        factor = (
+            torch.tensor(1.0 / weight, device=device)
+            if weight and settings and adapter.clip_norm is None and adapter.dtype is torch.float32
+            else None
+        )
         if isinstance(batch, StoredBatch):
             place: Any = OrderedPlace(batch, adapter.prepared, self._stride(name, len(batch)))
         else:
             place = ArraysPlace(batch, adapter.to_device_batch)
-        return _Given(place, rates, head.to(device), factor)
+        return StepMemory(place, rates, head.to(device), factor)
 
     def _stride(self, name: Hashable, length: int) -> int:
         """Places in the order from one batch of a recording to the next, as far as the warm-ups show it."""
@@ -267,49 +288,10 @@ class CapturedSteps:
         return self.updates and not self.reason
 
 
-class _Place(Protocol):
-    """Where recorded work finds its batch."""
-
-    def move_to(self, batch: Any) -> None:
-        """Before the work: makes sure that it finds this batch."""
-
-    def read(self) -> Any:
-        """In the work: the batch, as `TorchAdapter.compute` takes it."""
-
-
-class _Given:
-    """The memory that recorded work reads. The host changes it, by a kernel and not by a copy, only where a value is another."""
-
-    def __init__(self, place: _Place | None, rates: Tensor, head: Tensor, factor: Tensor | None) -> None:
-        self.place = place
-        self.rates = rates
-        """The learning rate of each group."""
-        self.head = head
-        """The sums with which the tail of a step begins."""
-        self.factor = factor
-        """What makes a mean of summed gradients; None where the device must compute it."""
-        self._rates = [0.0] * len(rates)
-        self._votes = NO_VOTES
-
-    def set_rates(self, settings: GroupSettings) -> None:
-        """Sets the learning rates."""
-        for number, group in enumerate(settings):
-            if group["lr"] != self._rates[number]:
-                self._rates[number] = group["lr"]
-                self.rates[number].fill_(group["lr"])
-
-    def vote(self, votes: Votes) -> None:
-        """Sets what this worker requests with the step."""
-        if votes != self._votes:
-            self._votes = votes
-            for place, value in zip((STOP, SAVE), votes, strict=True):
-                self.head[place].fill_(float(value))
-
-
 class _Recording(NamedTuple):
     """Work that can be repeated, and the memory that it reads."""
 
-    given: _Given
+    given: StepMemory
     repeat: Callable[[], None]
 
 

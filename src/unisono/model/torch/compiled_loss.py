@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ class CompiledLoss:
         self._compute = compute
         self._sizes = sizes
         self._is_forced = is_forced
-        self._compiled: Compute | None = torch.compile(compute, dynamic=False)
+        self._compiled: Compute | None = torch.compile(_own_copy(compute), dynamic=False)
         self._tell = tell
 
     def __call__(self, model: nn.Module, loss: Any, batch: Any) -> Any:
@@ -54,6 +55,15 @@ class CompiledLoss:
             ) from error
         self._compiled = None
         self._tell(f"the model cannot be compiled, so it is computed as it is: {reason}")
+
+
+def _own_copy(compute: Compute) -> Compute:
+    """The same function with code of its own: torch compiles one code for a few models only, and leaves the next as they are."""
+    if not isinstance(compute, FunctionType):
+        return compute
+    return FunctionType(
+        compute.__code__.replace(), compute.__globals__, compute.__name__, compute.__defaults__, compute.__closure__
+    )
 
 
 def _is_of_compiler(error: BaseException) -> bool:

@@ -6,7 +6,9 @@ import random
 from collections import deque
 from collections.abc import Mapping
 from functools import cached_property
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -14,6 +16,8 @@ from torch import Tensor, nn
 
 OWN_OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
 """What every module has of torch; parameters and modules among it do not change in a step, and buffers are seen apart."""
+MOST_BYTES = 1 << 20
+"""Size of a NumPy array whose values are compared."""
 MOST_COMPARED = 64
 """Elements of a list, dict or set that are compared."""
 
@@ -48,7 +52,16 @@ def _modules_of_loss(loss: Any) -> list[tuple[str, Any]]:
     name = f"the loss {getattr(loss, '__name__', type(loss).__name__)}"
     if isinstance(loss, nn.Module):
         return [(".".join(part for part in (name, inner) if part), module) for inner, module in loss.named_modules()]
-    return [(name, loss)] if hasattr(loss, "__dict__") else []
+    cells = getattr(loss, "__closure__", None) or ()
+    closure = SimpleNamespace(**{f"closure_{number}": cell.cell_contents for number, cell in enumerate(cells) if _is_filled(cell)})
+    return [*([(name, loss)] if hasattr(loss, "__dict__") else []), (f"{name} (its closure)", closure)]
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
 
 
 def _attributes_of(module: Any) -> Mapping[str, Any]:
@@ -73,16 +86,33 @@ class _Same:
         return id(self._value)
 
 
-def _mark(value: Any) -> Any:
-    """A value that is another one where this one has changed, at little cost."""
+def _is_object_of_user(value: Any) -> bool:
+    """Whether an object may keep values of its own: no tensor or module, which are seen by themselves, and no class or function."""
+    others = (Tensor, nn.Module, type, FunctionType, MethodType, ModuleType, torch.device, torch.dtype)
+    return not isinstance(value, others) and isinstance(getattr(value, "__dict__", None), dict)
+
+
+def _mark(value: Any, depth: int = 2) -> Any:
+    """A value that is another one where this one has changed, at little cost; of objects, as deep as this."""
     if value is None or isinstance(value, (bool, int, float, str, np.generic)):
         return repr(value)  # so that a NaN is equal to itself
     if isinstance(value, np.ndarray) and value.size <= MOST_COMPARED:
         return "array", value.shape, repr(value.tolist())
     if isinstance(value, (list, tuple, set, frozenset, deque)) and len(value) <= MOST_COMPARED:
-        return type(value).__name__, tuple(_mark(one) for one in value)
+        return type(value).__name__, tuple(_mark(one, depth) for one in value)
     if isinstance(value, dict) and len(value) <= MOST_COMPARED:
-        return "dict", tuple((str(key), _mark(one)) for key, one in value.items())
+        return "dict", tuple((str(key), _mark(one, depth)) for key, one in value.items())
+    if isinstance(value, (np.random.Generator, np.random.RandomState)):
+        return "generator", repr((value.bit_generator if isinstance(value, np.random.Generator) else value._bit_generator).state)
+    if isinstance(value, random.Random):
+        return "generator", value.getstate()
+    if isinstance(value, torch.Generator):
+        return "generator", bytes(value.get_state().numpy().data)
+    if isinstance(value, np.ndarray) and value.nbytes <= MOST_BYTES:
+        return "array", value.shape, crc32(np.ascontiguousarray(value).view(np.uint8).data)
+    if depth and _is_object_of_user(value):
+        inner = tuple((name, _mark(one, depth - 1)) for name, one in vars(value).items())
+        return _Same(value), inner
     return _Same(value), len(value) if hasattr(value, "__len__") and not isinstance(value, (Tensor, nn.Module)) else None
 
 

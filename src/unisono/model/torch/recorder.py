@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
 import torch
@@ -58,13 +58,22 @@ class CudaRecorder(Recorder):
                 try:
                     work()
                 except BaseException:
-                    _abandon(graph)
+                    self._abandon(graph)
                     raise
                 graph.capture_end()
         finally:
             if collects:
                 gc.enable()
         return partial(torch._C._CUDAGraph.replay, graph)  # that of the class above looks for what is not used here
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Ends a recording whose work has failed. Where the failure has ended it already, older versions of torch go on taking
+        memory from its pool unless they are told."""
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            with suppress(RuntimeError, AttributeError, TypeError):
+                torch._C._cuda_endAllocateToPool(self._device.index or 0, self._pool)
 
 
 class PlainRecorder(Recorder):
@@ -76,11 +85,3 @@ class PlainRecorder(Recorder):
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         return work
-
-
-def _abandon(graph: torch.cuda.CUDAGraph) -> None:
-    """Ends a recording whose work has failed, which leaves nothing to end where the failure has ended it."""
-    try:
-        graph.capture_end()
-    except RuntimeError:
-        return

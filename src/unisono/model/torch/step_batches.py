@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unisono.model.torch.step_inputs import Fields
-from unisono.model.torch.stored_batch import StoredBatch, Unprepared, map_leaves
+from unisono.model.torch.stored_batch import StoredBatch, Unprepared, laid_out, map_leaves
 
 ToDevice = Callable[[Any], Any]
 """Moves a batch of arrays to the device, each in the type in which the model takes it."""
@@ -107,7 +107,7 @@ class CopiedTensors:
         def empty() -> Any:
             return map_leaves(lambda leaf: torch.empty_like(leaf, device=device), example)
 
-        self.held = empty() if not channels_last else map_leaves(_with_channels_last, empty())
+        self.held = laid_out(empty(), channels_last)
         self._is_cuda = device.type == "cuda"
         if self._is_cuda:
             self._device = device
@@ -135,10 +135,6 @@ class CopiedTensors:
 def place_of(batch: Any, to_device: ToDevice, prepared: Prepared) -> StepBatch:
     """Local: makes the place for batches of this kind and size."""
     return NumberedPlace(batch, prepared) if isinstance(batch, StoredBatch) else ArraysPlace(batch, to_device)
-
-
-def _with_channels_last(leaf: Tensor) -> Tensor:
-    return leaf.contiguous(memory_format=torch.channels_last) if leaf.dim() == 4 else leaf
 
 
 def leaves(tree: Any) -> Iterator[Any]:

@@ -61,7 +61,8 @@ class StoredBatch:
         numbers, key = torch.from_numpy(self.numbers).to(device, non_blocking=True), torch.tensor([self.epoch_key], device=device)
         if self.read is None:
             return Unprepared(self.samples, self.samples.gather(numbers), numbers, key)
-        return Unprepared(self.samples, map_leaves(lambda leaf: leaf.to(device, non_blocking=True), self.read), numbers, key)
+        moved = map_leaves(lambda leaf: leaf.to(device, non_blocking=True), self.read)
+        return Unprepared(self.samples, laid_out(moved, self.samples.channels_last), numbers, key)
 
 
 class Unprepared(NamedTuple):
@@ -75,6 +76,18 @@ class Unprepared(NamedTuple):
     def prepare(self) -> Any:
         """Pure, on the device: the batch that the model is given."""
         return self.samples.prepare(self.stored, self.numbers, self.epoch_key)
+
+
+def laid_out(stored: Any, channels_last: bool) -> Any:
+    """Local: a batch whose images among the inputs have their channels last in memory if so."""
+    if not channels_last:
+        return stored
+    inputs, *others = stored
+    return map_leaves(_with_channels_last, inputs), *others
+
+
+def _with_channels_last(leaf: Tensor) -> Tensor:
+    return leaf.contiguous(memory_format=torch.channels_last) if leaf.dim() == 4 else leaf
 
 
 def map_leaves(do: Callable[[Any], Any], tree: Any) -> Any:
