@@ -56,6 +56,9 @@ class Rank(Loop):
     def train(self, step_done: Callable[[], None]) -> None:
         self._loop.train(step_done)
 
+    def loss(self) -> float:
+        return self._loop.loss()
+
     def _acting(self, name: str) -> Callable[..., Any]:
         if name == "prepare":
             return self.turns.prepare

@@ -6,6 +6,7 @@ known when the device has done all that was asked of it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
 from time import perf_counter, thread_time
@@ -94,7 +95,7 @@ class StepTurns:
         self._since, self._cpu_since = perf_counter(), thread_time()
 
 
-class Loop:
+class Loop(ABC):
     """A way to train, in a rank of its own. Local."""
 
     lead_steps = 3
@@ -104,16 +105,16 @@ class Loop:
     chosen = ""
     """What it found to be best, in words."""
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - some have nothing to prepare
         """Blocking: all that can be done while others use the GPU."""
 
+    @abstractmethod
     def train(self, step_done: Callable[[], None]) -> None:
         """Blocking: does not return by itself."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(self) -> float:
         """Local, between turns: of the last step."""
-        raise NotImplementedError
 
 
 def answer_of(loop: Loop, turns: StepTurns, memory_gib: Callable[[], float]) -> dict[str, Callable[..., Any]]:

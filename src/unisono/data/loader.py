@@ -97,7 +97,7 @@ class Loader:
             following = thread.submit(self.plan.order, epoch + 1)
             try:
                 yield from portions
-            finally:  # whoever has all portions does not ask whether there are more
+            finally:  # a trainer that has all portions does not ask for more
                 self._orders = {epoch + 1: following.result()}
 
     def _order_of(self, epoch: int) -> Indices:

@@ -38,8 +38,8 @@ class HitsAndTotal:
         total_only, hits_only = torch.zeros(2, 2, dtype=torch.float64, device=device)
         total_only[1].fill_(total)
         hits_only[0].fill_(1)
-        # Recorded work goes on reading what it has read, so nothing kept is ever dropped; and what is made while work is recorded
-        # has no values before that work runs.
+        # Recorded work reads the same memory in every repetition, so nothing kept is ever dropped; and tensors that are made while
+        # work is recorded have no values before that work runs.
         if len(self._constants) < MOST_TOTALS and not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
             self._constants[total, device] = total_only, hits_only
         return total_only, hits_only

@@ -44,16 +44,20 @@ def choose(
     if device.type == "cpu" or task.shards is not None or not can:
         return OFF, ""
     steps = task.epochs * steps_per_epoch
-    operations = BACKWARD * operations_of_sample(model, source, device) * task.epochs * len(source)
+    of_sample = operations_of_sample(model, source, device)
+    operations = BACKWARD * (of_sample or 0.0) * task.epochs * len(source)
     expected_s = max(operations / OPERATIONS_PER_S, LEAST_STEP_S * steps)
     cost_s = COST_S + COST_OF_TENSOR_S * sum(1 for _ in model.parameters())
     pays = SAVED * expected_s >= WORTH * cost_s
     why = f"that takes about {cost_s:.0f} s and would save about {SAVED * expected_s:.0f} s (--compile on or off decides otherwise)"
+    if of_sample is None:
+        why += "; its operations cannot be counted, so that the number of steps alone decides"
     return (ON if pays else OFF), f"the model is {'' if pays else 'not '}compiled: {why}"
 
 
-def operations_of_sample(model: nn.Module, source: Source, device: torch.device) -> float:
-    """Local: the operations of a forward pass for one sample; 0 where they cannot be counted."""
+def operations_of_sample(model: nn.Module, source: Source, device: torch.device) -> float | None:
+    """Local: the operations of a forward pass for one sample; None where they cannot be counted, as some operations do not run
+    while torch counts. The model itself was tried before."""
     from torch.utils.flop_counter import FlopCounterMode
 
     batch: Any = first_samples(source, model, device)
@@ -63,5 +67,5 @@ def operations_of_sample(model: nn.Module, source: Source, device: torch.device)
         with without_learning(model), counter:
             call(model, inputs)
     except (RuntimeError, NotImplementedError):
-        return 0.0
+        return None
     return float(counter.get_total_flops()) / num_rows(inputs)

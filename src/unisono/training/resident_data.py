@@ -38,7 +38,7 @@ GATHERED = frozenset({"uint8", "int8", "int16", "int32", "int64", "float16", "fl
 
 
 class DeviceSamples(StoredSamples):
-    """The samples of a source, and the changes that are declared: they are computed on the device, for each batch anew."""
+    """The samples of a source, and the changes that are declared: they are computed on the device, for every batch."""
 
     def __init__(self, device: torch.device, changes: Sequence[Any], augment: Any, dtype: torch.dtype) -> None:
         self.device = device
@@ -91,6 +91,7 @@ class StreamedSamples(DeviceSamples):
         self.channels_last = channels_last
 
     def gather(self, numbers: Tensor) -> Any:
+        # A batch of these brings what was read, so nothing asks for this; a mistake in the code is loud.
         raise NotImplementedError("these samples do not lie on the device")
 
     def batch(self, indices: Indices, seed: int = 0, epoch: int = 0) -> StoredBatch:

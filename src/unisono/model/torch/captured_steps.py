@@ -39,7 +39,7 @@ WARM_UPS = 2
 MOST_SIZES = 6
 """Sizes of batches for which steps are recorded; each keeps memory of its own."""
 VARYING = ("lr",)
-"""Settings of an optimiser that a recorded update reads anew each time."""
+"""Settings of an optimiser that a recorded update reads each time it is repeated."""
 
 
 class CapturedSteps:

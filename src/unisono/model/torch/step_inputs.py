@@ -22,8 +22,7 @@ Fields = Mapping[str, tuple[torch.dtype, int]]
 class StepInputs:
     """Short arrays with fixed places on a device (`on_device`), which are sent there in stream order. Local.
 
-    The host's side is a ring of buffers, as a copy reads its buffer some time after it was started. What `write` has put into all
-    of them needs no writing again."""
+    The host's side is a ring of buffers, as a copy reads its buffer some time after it was started."""
 
     def __init__(self, fields: Fields, device: torch.device) -> None:
         starts, length = {}, 0
@@ -37,11 +36,6 @@ class StepInputs:
         self._copied = [torch.cuda.Event(), torch.cuda.Event()] if device.type == "cuda" else []  # type: ignore[no-untyped-call]
         """When the device has read each half of the ring."""
         self._next = 0
-
-    def write_to_all(self, name: str, value: npt.ArrayLike) -> None:
-        """Writes a value that stays into all buffers; nothing may be on its way."""
-        for arrays in self._arrays:
-            arrays[name][...] = value
 
     def begin(self) -> Mapping[str, npt.NDArray[Any]]:
         """Returns the arrays of the next buffer, to be filled; waits only where the host is half a ring ahead."""
